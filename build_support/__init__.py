@@ -1,0 +1,1 @@
+"""What building the package needs and the package itself does not: Node, the page, the hooks."""

@@ -1,0 +1,89 @@
+"""Errors for people, and the one place where a recorder's fault is caught."""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+import warnings
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+
+class BacklightError(Exception):
+    """Bad input, said in one sentence: what is wrong, where, and what to do."""
+
+
+class BacklightWarning(UserWarning):
+    """Something that the user should know, while everything goes on."""
+
+
+def is_strict() -> bool:
+    """Whether a recorder's fault is raised (`BACKLIGHT_STRICT=1`) and not only reported."""
+    return os.environ.get("BACKLIGHT_STRICT", "") not in ("", "0")
+
+
+class Guard:
+    """Keeps a recorder's faults away from training: counts them, and reports each kind once.
+
+    >>> guard = Guard(strict=False)
+    >>> with warnings.catch_warnings(record=True) as caught:
+    ...     warnings.simplefilter("always")
+    ...     for _ in range(3):
+    ...         with guard("counting"):
+    ...             raise ValueError("a fault inside the recorder")
+    >>> len(caught), guard.count
+    (1, 3)
+    """
+
+    def __init__(self, *, strict: bool | None = None) -> None:
+        self.strict = is_strict() if strict is None else strict
+        self.faults: Counter[str] = Counter()
+
+    @property
+    def count(self) -> int:
+        """How many faults there were."""
+        return self.faults.total()
+
+    @contextmanager
+    def __call__(self, doing: str) -> Iterator[None]:
+        """Let no fault out of the block; `doing` says in a few words what the block does."""
+        try:
+            yield
+        except Exception as error:
+            self.catch(doing, error)
+
+    def catch(self, doing: str, error: Exception) -> None:
+        """Count and report a fault that was caught while `doing` something."""
+        if self.strict:
+            raise error
+        what = f"{doing}: {type(error).__name__}: {error}"
+        self.faults[what] += 1
+        if self.faults[what] == 1:
+            place = traceback.extract_tb(error.__traceback__)[-1]
+            _warn(
+                f"Backlight met a fault of its own while {what} "
+                f"({place.name}, line {place.lineno}); training goes on, "
+                "and what was not recorded is missing from the run."
+            )
+
+    def mistake(self, sentence: str) -> None:
+        """Tell the user, once, of something that cannot be done; in strict mode it is raised."""
+        if self.strict:
+            raise BacklightError(sentence)
+        self.faults[sentence] += 1
+        if self.faults[sentence] == 1:
+            _warn(sentence)
+
+    def as_dict(self) -> dict[str, int]:
+        """The faults and how often each happened."""
+        return dict(self.faults)
+
+
+def _warn(message: str) -> None:
+    try:
+        warnings.warn(message, BacklightWarning, stacklevel=4)
+    except BacklightWarning:
+        # The user turned warnings into errors; training must not end because of ours.
+        print(f"backlight: {message}", file=sys.stderr)

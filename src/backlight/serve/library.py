@@ -1,0 +1,101 @@
+"""The runs under one root, each read once and shared by all who ask."""
+
+from __future__ import annotations
+
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from threading import Lock
+from typing import Any, Final
+
+from backlight.errors import BacklightError
+from backlight.schema import RUN_FILE
+from backlight.store.reader import OVERVIEW_TABLES, RunReader
+from backlight.store.runs import RunFolder, find_runs, status_of
+from backlight.store.summary import describe
+
+# A run that is open holds all its statistics; a list of runs holds a few rows of each.
+_OPEN_RUNS: Final = 6
+
+
+class NotFoundError(BacklightError):
+    """What was asked for is not there."""
+
+
+@dataclass
+class _Overview:
+    """A reader of the small tables, and what was last said about the run."""
+
+    reader: RunReader
+    summary: dict[str, Any] | None = None
+
+
+class Library:
+    """Finds runs by their ids, and keeps their readers."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self._lock = Lock()
+        self._known: dict[str, RunFolder] = {}
+        self._open: OrderedDict[Path, RunReader] = OrderedDict()
+        self._overviews: dict[Path, _Overview] = {}
+
+    def find(self, run_id: str) -> RunFolder:
+        """The run of an id. Ids are looked up, never joined to a path."""
+        known = self._known.get(run_id)
+        if known is None or not (known.path / RUN_FILE).is_file():
+            self._known = {run.id: run for run in find_runs(self.root)}
+            known = self._known.get(run_id)
+        if known is None:
+            raise NotFoundError(f"There is no run {run_id!r} under {str(self.root)!r}.")
+        return known
+
+    def reader(self, run: RunFolder) -> RunReader:
+        """A reader of the whole run, up to date."""
+        with self._lock:
+            reader = self._open.pop(run.path, None) or RunReader(run.path)
+            self._open[run.path] = reader
+            while len(self._open) > _OPEN_RUNS:
+                self._open.popitem(last=False)
+        reader.refresh()
+        return reader
+
+    def state(self, run: RunFolder) -> dict[str, Any]:
+        """The Summary of a run and how many rows each of its tables has."""
+        reader = self.reader(run)
+        return {"summary": describe(run, reader), "rows": reader.rows}
+
+    def summaries(self) -> tuple[list[dict[str, Any]], list[str]]:
+        """The Summary of every run, newest first, and one sentence for each that has none."""
+        runs = find_runs(self.root)
+        with self._lock:
+            self._forget({run.path for run in runs})
+            summaries, problems = _partition(runs, self._summary)
+        return sorted(summaries, key=lambda each: -each["created_at"]), problems
+
+    def _forget(self, paths: set[Path]) -> None:
+        for path in self._overviews.keys() - paths:
+            del self._overviews[path]
+
+    def _summary(self, run: RunFolder) -> dict[str, Any]:
+        overview = self._overviews.get(run.path) or _Overview(RunReader(run.path))
+        self._overviews[run.path] = overview
+        if overview.reader.refresh(OVERVIEW_TABLES) or overview.summary is None:
+            overview.summary = describe(run, overview.reader)
+        status = status_of(run.path, overview.reader.info)
+        age_secs = max(0.0, time.time() - overview.summary["updated_at"])
+        return {**overview.summary, "status": status, "age_secs": age_secs}
+
+
+def _partition(
+    runs: list[RunFolder], ask: Callable[[RunFolder], dict[str, Any]]
+) -> tuple[list[dict[str, Any]], list[str]]:
+    answers, problems = [], []
+    for run in runs:
+        try:
+            answers.append(ask(run))
+        except BacklightError as error:
+            problems.append(str(error))
+    return answers, problems

@@ -1,0 +1,86 @@
+"""Answers: JSON that every browser can parse, Arrow streams, and errors of one sentence."""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+import traceback
+from typing import Any, Final
+
+import pyarrow as pa
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+
+from backlight.errors import BacklightError, is_strict
+from backlight.serve.library import NotFoundError
+
+ARROW_TYPE: Final = "application/vnd.apache.arrow.stream"
+
+
+def to_json(value: object) -> str:
+    """JSON in which NaN and infinity are strings, since JSON has no numbers for them.
+
+    >>> to_json({"loss": float("nan"), "steps": [1, float("-inf")]})
+    '{"loss":"NaN","steps":[1,"-Infinity"]}'
+    """
+    return json.dumps(_finite(value), separators=(",", ":"), allow_nan=False)
+
+
+def _finite(value: object) -> object:
+    if isinstance(value, float) and not math.isfinite(value):
+        return "NaN" if math.isnan(value) else ("Infinity" if value > 0 else "-Infinity")
+    if isinstance(value, dict):
+        return {name: _finite(each) for name, each in value.items()}
+    if isinstance(value, list):
+        return [_finite(each) for each in value]
+    return value
+
+
+def json_response(value: dict[str, Any], status: int = 200) -> Response:
+    """An answer in JSON."""
+    return Response(to_json(value), status, media_type="application/json")
+
+
+def arrow_response(table: pa.Table) -> Response:
+    """An answer as an Arrow IPC stream."""
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema) as stream:
+        stream.write_table(table)
+    return Response(sink.getvalue().to_pybytes(), media_type=ARROW_TYPE)
+
+
+def on_backlight_error(_: Request, error: Exception) -> Response:
+    """Bad input: what was asked for is missing, or was asked for wrongly."""
+    status = 404 if isinstance(error, NotFoundError) else 400
+    return json_response({"error": str(error)}, status)
+
+
+def on_http_error(request: Request, error: Exception) -> Response:
+    """An address or a method that there is not."""
+    assert isinstance(error, HTTPException)
+    if error.status_code == 404:
+        return json_response({"error": f"There is nothing at {request.url.path!r}."}, 404)
+    return json_response({"error": f"{error.detail}."}, error.status_code)
+
+
+def on_fault(request: Request, error: Exception) -> Response:
+    """A fault of ours: one line for the terminal, one sentence for the page."""
+    report_fault(f"answering {request.url.path!r}", error)
+    return json_response({"error": f"The viewer failed ({type(error).__name__}: {error})."}, 500)
+
+
+def report_fault(doing: str, error: Exception) -> None:
+    """Say on the terminal that something of ours failed; with BACKLIGHT_STRICT=1 also where."""
+    what = f"{type(error).__name__}: {error}"
+    print(f"backlight: the viewer failed while {doing}: {what}", file=sys.stderr)
+    if is_strict():
+        traceback.print_exception(error)
+
+
+ERROR_HANDLERS: Final = {
+    BacklightError: on_backlight_error,
+    HTTPException: on_http_error,
+    Exception: on_fault,
+}

@@ -1,0 +1,67 @@
+"""Questions to a run's tables: one `.sql` file each, run by an in-memory DuckDB.
+
+The database can reach nothing but the tables that it is handed: no file, no network, no Python
+variable, and no statement can change that.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from threading import Lock
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+if TYPE_CHECKING:
+    import duckdb
+
+_lock = Lock()
+
+
+def query(
+    name: str, tables: Mapping[str, pa.Table], *, value: str = "", **parameters: Any
+) -> pa.Table:
+    """Run `<name>.sql` over the tables; `value` replaces the text `{value}` in it.
+
+    A parameter of SQL cannot name a column, so `value` must come from a fixed list of ours.
+
+    >>> rows = pa.table({"step": [1, 2], "text": ["a", "b"], "written_at": [0.0, 1.0]})
+    >>> query("notes", {"notes": rows})["text"].to_pylist()
+    ['a', 'b']
+    """
+    text = _text(name).replace("{value}", value)
+    with _lock:
+        cursor = _database().cursor()
+    try:
+        for table, rows in tables.items():
+            cursor.register(table, rows)
+        return cursor.sql(text, params=parameters).to_arrow_table()
+    finally:
+        cursor.close()
+
+
+@cache
+def _text(name: str) -> str:
+    return Path(__file__).with_name(f"{name}.sql").read_text(encoding="utf-8")
+
+
+@cache
+def _database() -> duckdb.DuckDBPyConnection:
+    """One database for the whole process: what is registered belongs to each cursor alone."""
+    import duckdb
+
+    database = duckdb.connect(
+        ":memory:",
+        config={
+            "enable_external_access": False,
+            "python_enable_replacements": False,
+            "autoinstall_known_extensions": False,
+            "autoload_known_extensions": False,
+            "threads": min(4, os.cpu_count() or 1),
+        },
+    )
+    database.execute("SET lock_configuration = true")
+    return database

@@ -1,0 +1,39 @@
+-- Each scalar by step, from the lowest rank that logged it. Where that is more than $points rows, each
+-- bucket keeps its ends and its extremes, and each run of NaN or infinity keeps its ends.
+WITH logged AS (
+    SELECT step, name, value, logged_at
+    FROM scalars
+    WHERE step > $after
+    QUALIFY rank = min(rank) OVER (PARTITION BY name)
+),
+placed AS (
+    SELECT
+        step, name, value,
+        CASE WHEN isfinite(value) THEN 0 WHEN isnan(value) THEN 1 WHEN value > 0 THEN 2 ELSE 3 END AS kind,
+        row_number() OVER (PARTITION BY name ORDER BY step, logged_at) - 1 AS position,
+        count(*) OVER (PARTITION BY name) AS points,
+    FROM logged
+),
+marked AS (
+    SELECT
+        *,
+        position * $buckets // points AS bucket,
+        kind > 0 AND NOT (
+            coalesce(lag(kind) OVER in_time = kind, false)
+            AND coalesce(lead(kind) OVER in_time = kind, false)
+        ) AS is_boundary,
+    FROM placed
+    WINDOW in_time AS (PARTITION BY name ORDER BY position)
+),
+kept AS (
+    SELECT name, unnest([
+        min(position), max(position),
+        arg_min(position, value) FILTER (kind = 0), arg_max(position, value) FILTER (kind = 0)
+    ]) AS position
+    FROM marked
+    GROUP BY name, bucket
+)
+SELECT step, name, value
+FROM marked
+WHERE points <= $points OR is_boundary OR (name, position) IN (SELECT (name, position) FROM kept)
+ORDER BY name, position

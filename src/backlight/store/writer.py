@@ -1,0 +1,135 @@
+"""Writes a run's folder: `run.json` and one Arrow IPC stream for each table.
+
+Every batch reaches the operating system before `append` returns, so a trainer that is killed loses
+only what it had not yet appended. Nothing that exists is overwritten: a run's folder is always new.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from backlight.errors import BacklightError
+from backlight.schema import RUN_FILE, TABLES, RunInfo
+
+_FORBIDDEN = re.compile(r"[/\\\x00-\x1f\x7f]")
+_LONGEST_NAME_BYTES = 200
+
+
+def check_name(kind: str, name: str) -> str:
+    """Return `name` if it can name a folder, or say in one sentence why it cannot.
+
+    >>> check_name("run", "baseline")
+    'baseline'
+    """
+    if not isinstance(name, str) or not name.strip():
+        raise BacklightError(f"The {kind} name is empty: give it at least one visible character.")
+    if _FORBIDDEN.search(name):
+        raise BacklightError(
+            f"The {kind} name {name!r} has a slash or a control character: "
+            "use letters, digits, spaces, '-', '_' or '.'."
+        )
+    if name.startswith("."):
+        raise BacklightError(
+            f"The {kind} name {name!r} starts with a dot: put something before it."
+        )
+    length = len(name.encode())
+    if length > _LONGEST_NAME_BYTES:
+        raise BacklightError(
+            f"The {kind} name is {length} bytes long: use at most {_LONGEST_NAME_BYTES}."
+        )
+    return name
+
+
+def create_run_folder(root: Path, project: str, name: str) -> Path:
+    """Make a new folder for a run; where the name is taken, `name-2`, `name-3`, … is used."""
+    parent = root / check_name("project", project)
+    check_name("run", name)
+    try:
+        parent.mkdir(parents=True, exist_ok=True)
+        return _first_free_folder(parent, name)
+    except OSError as error:
+        raise BacklightError(
+            f"Cannot write runs to {str(parent)!r} ({error.strerror or error}): "
+            "pass root= a folder that you can write to."
+        ) from None
+
+
+def _first_free_folder(parent: Path, name: str) -> Path:
+    number = 1
+    while True:
+        folder = parent / (name if number == 1 else f"{name}-{number}")
+        try:
+            folder.mkdir()
+            return folder
+        except FileExistsError:
+            number += 1
+
+
+class RunWriter:
+    """The only writer of a run's folder, for one rank.
+
+    >>> import tempfile
+    >>> from backlight.schema import NOTES
+    >>> folder = create_run_folder(Path(tempfile.mkdtemp()), "project", "run")
+    >>> writer = RunWriter(folder)
+    >>> writer.append("notes", pa.table([[0], ["hello"], [0.0]], schema=NOTES).to_batches()[0])
+    >>> writer.close()
+    >>> pa.ipc.open_stream(folder / "notes" / "0-0000.arrows").read_all()["text"].to_pylist()
+    ['hello']
+    """
+
+    def __init__(self, path: Path, *, rank: int = 0) -> None:
+        self.path = path
+        self.rank = rank
+        self.bytes_written = 0
+        self._streams: dict[str, tuple[pa.OSFile, pa.RecordBatchStreamWriter]] = {}
+
+    def write_info(self, info: RunInfo) -> None:
+        """Write `run.json`, in one piece: a reader sees the old one or the new one."""
+        target = self.path / RUN_FILE
+        draft = target.with_suffix(f".json.{os.getpid()}")
+        draft.write_text(json.dumps(asdict(info), indent=1, default=_plain) + "\n")
+        draft.replace(target)
+
+    def append(self, table: str, batch: pa.RecordBatch) -> None:
+        """Append rows to a table and hand them to the operating system."""
+        file, stream = self._streams.get(table) or self._open(table)
+        before = file.tell()
+        stream.write_batch(batch)
+        file.flush()
+        self.bytes_written += file.tell() - before
+
+    def append_rows(self, table: str, rows: list[dict[str, Any]]) -> None:
+        """Append rows that are given as dictionaries; nothing happens where there are none."""
+        if rows:
+            self.append(table, pa.RecordBatch.from_pylist(rows, schema=TABLES[table]))
+
+    def close(self) -> None:
+        """End every stream. The run stays readable whether or not this is called."""
+        streams, self._streams = self._streams, {}
+        for file, stream in streams.values():
+            try:
+                stream.close()
+            finally:
+                file.close()
+
+    def _open(self, table: str) -> tuple[pa.OSFile, pa.RecordBatchStreamWriter]:
+        folder = self.path / table
+        folder.mkdir(exist_ok=True)
+        file = pa.OSFile(str(folder / f"{self.rank}-0000.arrows"), "wb")
+        self._streams[table] = file, pa.ipc.new_stream(file, TABLES[table])
+        return self._streams[table]
+
+
+def _plain(value: object) -> object:
+    """What JSON has no word for is written as text: a config may hold anything."""
+    if isinstance(value, (set, frozenset, tuple)):
+        return list(value)
+    return str(value)

@@ -1,0 +1,448 @@
+from __future__ import annotations
+
+import gzip
+import re
+import signal
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+import sample_runs
+from browser import (
+    WAIT_SECS,
+    Watch,
+    chromium,
+    picture,
+    training,
+    viewer,
+    wait_for_other_picture,
+    wait_until_drawn,
+    watched_page,
+)
+from playwright.sync_api import Browser, Locator, Page, Response, expect
+from sample_runs import SampleRun, make_sites, write_sample_run
+
+pytestmark = pytest.mark.slow
+
+HOSTILE = "<img src=x onerror=alert(1)>"
+SITE = "blocks.0.attn:out.0"
+CELLS = "[role=img][aria-label^='Heatmap of'] canvas"
+
+expect.set_options(timeout=WAIT_SECS * 1000)
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with chromium() as browser:
+        yield browser
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("runs")
+    write_sample_run(root, name="healthy", steps=120, sites=40)
+    write_sample_run(root, name="broken", steps=60, sites=40, with_nan=True, end="failed", seed=1)
+    write_sample_run(root, project="other", name="short", steps=3, sites=4, seed=2)
+    return root
+
+
+@pytest.fixture(scope="module")
+def address(runs: Path) -> Iterator[str]:
+    with viewer(runs) as address:
+        yield address
+
+
+@pytest.fixture
+def watched(browser: Browser, address: str) -> Iterator[tuple[Page, Watch]]:
+    with watched_page(browser, address) as watched:
+        yield watched
+
+
+@pytest.fixture
+def page(watched: tuple[Page, Watch]) -> Page:
+    return watched[0]
+
+
+def step_of(page: Page) -> int:
+    return int(page.get_by_label("step", exact=True).first.input_value().replace(",", ""))
+
+
+def heatmap(page: Page) -> Locator:
+    return wait_until_drawn(page, CELLS)
+
+
+# The list of runs
+
+
+def test_runs_are_listed_by_project(page: Page) -> None:
+    page.goto("./")
+    expect(page.get_by_role("region", name="Project demo").get_by_role("link")).to_have_count(2)
+    broken = page.get_by_role("link", name="broken")
+    expect(broken).to_contain_text("failed")
+    expect(broken).to_contain_text("NaN")
+    expect(page.get_by_role("link", name="healthy")).to_contain_text("119")
+
+
+def test_runs_are_searched_and_opened_by_keyboard(page: Page) -> None:
+    page.goto("./")
+    expect(page.get_by_role("link", name="healthy")).to_be_visible()
+    page.keyboard.press("/")
+    page.keyboard.type("short")
+    expect(page.locator("main").get_by_role("link")).to_have_count(1)
+    page.keyboard.press("ArrowDown")
+    expect(page.get_by_role("link", name="short")).to_be_focused()
+    page.keyboard.press("Enter")
+    expect(page).to_have_url(re.compile("#/other/short/overview$"))
+    expect(page.get_by_role("region", name="Recording")).to_be_visible()
+    page.keyboard.press("Escape")
+    expect(page.get_by_role("link", name="healthy")).to_be_visible()
+
+
+def test_no_runs_shows_how_to_get_one(browser: Browser, tmp_path: Path) -> None:
+    with viewer(tmp_path) as address, watched_page(browser, address) as (page, _):
+        page.goto("./")
+        expect(page.get_by_text("run = backlight.watch(model, optimizer)")).to_be_visible()
+        expect(page.get_by_text("backlight demo")).to_be_visible()
+
+
+# Live
+
+
+def test_a_run_is_followed_while_it_is_written(browser: Browser, root: Path) -> None:
+    with viewer(root) as address, watched_page(browser, address) as (page, _):
+        page.goto("./")
+        expect(page.get_by_text("No runs yet")).to_be_visible()
+        with training(root, "--name", "now") as trainer:
+            row = page.get_by_role("link", name="now")
+            expect(row).to_contain_text("live")
+            row.click()
+            expect(page.get_by_role("button", name="follow")).to_have_attribute(
+                "aria-pressed", "true"
+            )
+            expect(page.get_by_label("loss over steps")).to_be_visible()
+            first = step_of(page)
+            page.wait_for_function(
+                """step => Number(document.querySelector("#selected-step").value) > step + 2""",
+                arg=first,
+            )
+            page.get_by_role("link", name="Heatmap", exact=True).click()
+            page.get_by_role("application", name="Heatmap").wait_for()
+            before = page.locator("[role=application]").get_attribute("aria-label")
+            expect(page.locator("[role=application]")).not_to_have_attribute(
+                "aria-label", before or ""
+            )
+            trainer.send_signal(signal.SIGINT)
+            expect(page.get_by_text("finished")).to_be_visible()
+
+
+def test_a_killed_trainer_is_plainly_stopped(browser: Browser, root: Path) -> None:
+    with (
+        viewer(root) as address,
+        watched_page(browser, address) as (page, _),
+        training(root, "--name", "killed") as trainer,
+    ):
+        page.goto("#/demo/killed/overview")
+        expect(page.locator("header").get_by_text("live")).to_be_visible()
+        trainer.kill()
+        expect(page.locator("header").get_by_text("stopped")).to_be_visible()
+
+
+def test_a_lost_connection_is_shown(browser: Browser, runs: Path) -> None:
+    with viewer(runs) as address:
+        opened = watched_page(browser, address)
+        page, watch = opened.__enter__()
+        page.goto("#/demo/healthy/overview")
+        expect(page.get_by_label("loss over steps")).to_be_visible()
+    expect(page.get_by_text("connection lost")).to_be_visible()
+    with viewer(runs, port=urlsplit(address).port or 0):
+        expect(page.get_by_text("connection lost")).to_be_hidden()
+        watch.faults[:] = [fault for fault in watch.faults if "ERR_" not in fault]
+        opened.__exit__(None, None, None)
+
+
+# Overview
+
+
+def test_overview_shows_scalars_cost_notes_and_settings(page: Page) -> None:
+    page.goto("#/demo/healthy/overview")
+    for name in ("loss over steps", "lr over steps"):
+        wait_until_drawn(page, f"[aria-label='{name}'] canvas")
+    expect(page.get_by_role("region", name="Recording")).to_contain_text("110 of 120")
+    expect(page.get_by_role("region", name="Notes")).to_contain_text(
+        "the learning rate is warm now"
+    )
+    expect(page.get_by_role("region", name="Config")).to_contain_text("optimizer.name")
+    heatmap(page)
+    page.get_by_title("Open the heatmap").click()
+    expect(page).to_have_url(re.compile("/heatmap.quantity=grad&scale=relative$"))
+
+
+def test_overview_says_where_the_first_nan_is(page: Page) -> None:
+    page.goto("#/demo/broken/overview")
+    link = page.get_by_role("link", name="first NaN or Inf: step 36")
+    link.click()
+    expect(page.get_by_role("heading", level=1)).not_to_be_empty()
+    assert step_of(page) == 36
+
+
+def test_a_click_on_a_plot_selects_the_step(page: Page) -> None:
+    page.goto("#/demo/healthy/overview")
+    wait_until_drawn(page, "[aria-label='loss over steps'] canvas")
+    page.locator("[aria-label='loss over steps'] .u-over").click(position={"x": 5, "y": 40})
+    expect(page).to_have_url(re.compile("step=[0-3]$"))
+
+
+# Heatmap
+
+
+def test_heatmap_changes_with_quantity_and_statistic(page: Page) -> None:
+    page.goto("#/demo/healthy/heatmap")
+    before = picture(heatmap(page))
+    page.get_by_label("Quantity").select_option("grad")
+    page.get_by_label("Statistic").select_option("mean")
+    expect(page.get_by_role("application", name="Heatmap of grad, mean: 28 sites")).to_be_visible()
+    expect(page.get_by_role("img", name="Colours: grad, mean, robust scale")).to_be_visible()
+    wait_for_other_picture(page, CELLS, before)
+
+
+def test_heatmap_is_filtered_by_name_and_class(page: Page) -> None:
+    page.goto("#/demo/healthy/heatmap")
+    expect(page.get_by_text("40 sites")).to_be_visible()
+    page.get_by_label("Filter sites").fill(r"blocks\.[01]\.attn")
+    expect(page.get_by_text("10 of 40 sites")).to_be_visible()
+    page.get_by_role("button", name="output").click()
+    expect(page.get_by_text("2 of 40 sites")).to_be_visible()
+    page.get_by_label("Filter sites").fill("no such site")
+    expect(page.get_by_text("No site passes this filter.")).to_be_visible()
+
+
+def test_a_click_on_a_cell_opens_its_site(page: Page) -> None:
+    page.goto("#/demo/healthy/heatmap?filter=blocks.0.attn:out")
+    cells = heatmap(page)
+    cells.hover(position={"x": 3, "y": 3})
+    expect(page.get_by_role("tooltip")).to_contain_text(SITE)
+    cells.click(position={"x": 3, "y": 3})
+    expect(page.get_by_role("heading", level=1, name=SITE)).to_be_visible()
+    assert step_of(page) == 0
+    for quantity in ("value", "grad"):
+        wait_until_drawn(page, f"[aria-label^='Distribution of the {quantity} over'] canvas")
+    wait_until_drawn(page, "[aria-label='rms over steps'] canvas")
+
+
+def test_heatmap_is_walked_with_the_keyboard(page: Page) -> None:
+    page.goto("#/demo/healthy/heatmap")
+    heatmap(page)
+    page.get_by_role("application").focus()
+    for key in ("ArrowDown", "ArrowDown", "ArrowLeft", "ArrowLeft"):
+        page.keyboard.press(key)
+    expect(page.get_by_role("complementary", name="Inspector")).to_contain_text("embed.weight")
+    step = step_of(page)
+    assert step == 114
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("heading", level=1, name="embed.weight")).to_be_visible()
+    assert step_of(page) == step
+    page.keyboard.press("ArrowDown")
+    expect(page.get_by_role("heading", level=1, name="embed.weight:exp_avg")).to_be_visible()
+
+
+def test_nan_is_marked_and_not_coloured(page: Page) -> None:
+    def marks() -> int:
+        script = """canvas => {
+            const copy = new OffscreenCanvas(canvas.width, canvas.height);
+            copy.getContext("2d").drawImage(canvas, 0, 0);
+            const { data } = copy.getContext("2d").getImageData(0, 0, copy.width, copy.height);
+            const nan = 0xff6c00d6;
+            return new Uint32Array(data.buffer).filter(pixel => pixel === nan).length;
+        }"""
+        found: int = heatmap(page).evaluate(script)
+        return found
+
+    page.goto("#/demo/broken/heatmap?quantity=grad")
+    assert marks() > 1000
+    page.goto("#/demo/healthy/heatmap?quantity=grad")
+    expect(page.get_by_role("button", name="healthy")).to_be_visible()
+    assert marks() == 0
+
+
+# Tensor and inspector
+
+
+def test_inspector_has_the_numbers_of_the_selected_step(page: Page) -> None:
+    page.goto(f"#/demo/healthy/overview?site={SITE}&step=7")
+    inspector = page.get_by_role("complementary", name="Inspector")
+    row = inspector.get_by_role("row", name="abs mean")
+    expect(row).to_be_visible()
+    expect(inspector).to_contain_text("float32 16 × 16")
+    before = row.inner_text()
+    page.keyboard.press("ArrowRight")
+    expect(page).to_have_url(re.compile("step=8&"))
+    expect(row).not_to_have_text(before)
+    page.keyboard.press("i")
+    expect(row).to_be_hidden()
+
+
+def test_axis_of_values_can_be_linear(page: Page) -> None:
+    page.goto(f"#/demo/healthy/tensor?site={SITE}")
+    selector = "[aria-label^='Distribution of the value over steps'] canvas"
+    before = picture(wait_until_drawn(page, selector))
+    page.get_by_role("button", name="linear").click()
+    expect(page).to_have_url(re.compile("axis=linear"))
+    wait_for_other_picture(page, selector, before)
+
+
+def test_a_site_is_found_by_searching(page: Page) -> None:
+    page.goto("#/demo/healthy/tensor")
+    expect(page.get_by_text("once a site is selected")).to_be_visible()
+    page.keyboard.press("/")
+    page.keyboard.type("1 fc bias")
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("heading", level=1, name="blocks.1.fc.bias")).to_be_visible()
+
+
+# Selection
+
+
+def test_a_link_shows_the_same_again(page: Page, browser: Browser, address: str) -> None:
+    page.goto("#/demo/healthy/heatmap?filter=blocks.0")
+    heatmap(page)
+    page.get_by_label("Quantity").select_option("grad")
+    page.get_by_label("Statistic").select_option("abs_max")
+    page.get_by_label("Colour scale").select_option("relative")
+    page.get_by_role("slider", name="Step").click(position={"x": 300, "y": 30})
+    step = step_of(page)
+    with watched_page(browser, address) as (other, _):
+        other.goto(page.url)
+        expect(other.get_by_role("application", name="Heatmap of grad, abs max")).to_be_visible()
+        expect(other.get_by_label("Filter sites")).to_have_value("blocks.0")
+        expect(other.get_by_label("Colour scale")).to_have_value("relative")
+        assert step_of(other) == step > 0
+
+
+def test_back_undoes(page: Page) -> None:
+    page.goto("#/demo/healthy/heatmap")
+    heatmap(page)
+    page.get_by_label("Statistic").select_option("std")
+    page.get_by_role("link", name="Overview").click()
+    expect(page.get_by_role("region", name="Recording")).to_be_visible()
+    page.go_back()
+    expect(page.get_by_role("application", name="Heatmap of value, std")).to_be_visible()
+    page.go_back()
+    expect(page.get_by_role("application", name="Heatmap of value, rms")).to_be_visible()
+    page.go_forward()
+    expect(page.get_by_label("Statistic")).to_have_value("std")
+
+
+def test_scrubbing_is_one_entry_of_the_history(page: Page) -> None:
+    page.goto("#/demo/healthy/overview")
+    page.get_by_role("slider", name="Step").wait_for()
+    wait_until_drawn(page, "[aria-label='loss over steps'] canvas")
+    track = page.get_by_role("slider", name="Step").bounding_box()
+    assert track is not None
+    page.mouse.move(track["x"] + 200, track["y"] + 20)
+    page.mouse.down()
+    for x in range(200, 600, 40):
+        page.mouse.move(track["x"] + x, track["y"] + 20)
+    page.mouse.up()
+    assert 0 < step_of(page) < 118
+    page.go_back()
+    expect(page).to_have_url(re.compile("overview$"))
+    assert step_of(page) == 118
+
+
+# Looks
+
+
+def test_theme_follows_the_system_and_is_remembered(browser: Browser, address: str) -> None:
+    with watched_page(browser, address, color_scheme="dark") as (page, _):
+        page.goto("./")
+        html = page.locator("html")
+        expect(html).to_have_attribute("data-theme", "dark")
+        page.emulate_media(color_scheme="light")
+        expect(html).to_have_attribute("data-theme", "light")
+        page.get_by_role("button", name="Theme: system").click()
+        page.get_by_role("button", name="Theme: light").click()
+        expect(html).to_have_attribute("data-theme", "dark")
+        page.reload()
+        expect(html).to_have_attribute("data-theme", "dark")
+        background = page.locator("body").evaluate("e => getComputedStyle(e).backgroundColor")
+        assert background == "rgb(13, 16, 20)"
+
+
+def test_heatmap_is_drawn_anew_for_the_other_theme(page: Page) -> None:
+    page.goto("#/demo/healthy/heatmap?statistic=mean")
+    before = picture(heatmap(page))
+    page.emulate_media(color_scheme="dark")
+    wait_for_other_picture(page, CELLS, before)
+
+
+def test_keys_are_listed(page: Page) -> None:
+    page.goto("#/demo/healthy/overview")
+    expect(page.get_by_label("loss over steps")).to_be_visible()
+    page.keyboard.press("?")
+    expect(page.get_by_role("dialog", name="Keys")).to_contain_text("follow the newest step")
+    page.keyboard.press("Escape")
+    expect(page.get_by_role("dialog")).to_be_hidden()
+    expect(page).to_have_url(re.compile("overview$"))
+
+
+@pytest.mark.parametrize("size", [(1280, 720), (1440, 900), (1920, 1080), (2560, 1440)])
+@pytest.mark.parametrize("view", ["overview", "heatmap", "tensor"])
+def test_nothing_is_cut_off(
+    browser: Browser, address: str, size: tuple[int, int], view: str
+) -> None:
+    viewport = {"width": size[0], "height": size[1]}
+    with watched_page(browser, address, viewport=viewport) as (page, _):
+        page.goto(f"#/demo/healthy/{view}?site={SITE}")
+        expect(page.get_by_role("row", name="rms")).to_be_visible()
+        wide = "e => e.scrollWidth - e.clientWidth"
+        for part in ("html", "main", "header >> nth=0", "aside"):
+            assert page.locator(part).first.evaluate(wide) <= 0, part
+
+
+# What must not happen
+
+
+def test_names_are_text_and_never_markup(browser: Browser, root: Path) -> None:
+    sites = [replace(site, name=HOSTILE + site.name, module=HOSTILE) for site in make_sites(8)]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sample_runs, "make_sites", lambda _: sites)
+        run = SampleRun(root, HOSTILE, HOSTILE, sites=8, seed=0)
+    for step in range(4):
+        run.append_step(step)
+    run.append_note(1, HOSTILE)
+    run.end("finished")
+    with viewer(root) as address, watched_page(browser, address) as (page, _):
+        page.goto("./")
+        page.get_by_role("link", name=HOSTILE).click()
+        expect(page.get_by_role("region", name="Notes")).to_contain_text(HOSTILE)
+        page.get_by_role("link", name="Heatmap", exact=True).click()
+        heatmap(page).click(position={"x": 5, "y": 5})
+        expect(page.get_by_role("heading", level=1)).to_contain_text(HOSTILE)
+        page.keyboard.press("r")
+        expect(page.get_by_role("dialog").get_by_role("option")).to_contain_text(HOSTILE)
+        assert page.locator("img:not([role])").count() == 0
+
+
+def test_a_run_that_is_not_there_is_one_sentence(watched: tuple[Page, Watch]) -> None:
+    page, watch = watched
+    page.goto("#/demo/nothing/overview")
+    expect(page.get_by_role("alert")).to_contain_text("no run")
+    watch.faults[:] = [fault for fault in watch.faults if "404" not in fault]
+
+
+def test_the_pages_code_is_small(page: Page) -> None:
+    sizes: dict[str, int] = {}
+
+    def weigh(response: Response) -> None:
+        if response.url.endswith(".js"):
+            sizes[response.url] = len(gzip.compress(response.body()))
+
+    page.on("response", weigh)
+    page.goto("./")
+    expect(page.get_by_role("link", name="healthy")).to_be_visible()
+    assert 0 < sum(sizes.values()) < 40_000
+    page.goto(f"#/demo/healthy/tensor?site={SITE}")
+    wait_until_drawn(page, "[aria-label='rms over steps'] canvas")
+    assert sum(sizes.values()) < 150_000

@@ -1,0 +1,253 @@
+"""Statistics and sketches against a slow, obvious NumPy version, for every dtype and both paths."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from backlight.reduce import Reducer, native
+from backlight.reduce.spec import NO_UNITS
+from backlight.schema import STATISTICS, sketch_edges, sketch_key
+
+FLOATS = [
+    torch.float64,
+    torch.float32,
+    torch.float16,
+    torch.bfloat16,
+    torch.float8_e4m3fn,
+    torch.float8_e5m2,
+    torch.float8_e4m3fnuz,
+    torch.float8_e5m2fnuz,
+]
+INTEGERS = [torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool]
+UNSIGNED = [torch.uint16, torch.uint32, torch.uint64]
+COMPLEX = [torch.complex64, torch.complex128]
+
+
+def observe(tensor, *, use_native=True, unit_dim=NO_UNITS):
+    reducer = Reducer(use_native=use_native)
+    reducer.observe(tensor, site=3, quantity=1, iteration=2, unit_dim=unit_dim)
+    return reducer.take(step=9).to_pylist()[0]
+
+
+def as_numbers(tensor):
+    """The elements as NumPy float64, by torch's own conversion."""
+    if tensor.is_complex():
+        tensor = torch.view_as_real(tensor.resolve_conj())
+    return tensor.to(torch.float64).numpy().astype(np.float64)
+
+
+def naive_statistics(x):
+    x = x.reshape(-1)
+    finite = x[np.isfinite(x)].astype(np.longdouble)
+    row = {
+        "count": x.size,
+        "zeros": int((x == 0).sum()),
+        "nans": int(np.isnan(x).sum()),
+        "infs": int(np.isinf(x).sum()),
+        **dict.fromkeys(STATISTICS),
+    }
+    if finite.size:
+        mean = finite.sum() / finite.size
+        row |= {
+            "mean": mean,
+            "std": np.sqrt(((finite - mean) ** 2).sum() / finite.size),
+            "min": finite.min(),
+            "max": finite.max(),
+            "abs_mean": np.abs(finite).sum() / finite.size,
+            "abs_max": np.abs(finite).max(),
+            "rms": np.sqrt((finite**2).sum() / finite.size),
+        }
+    return row
+
+
+def naive_sketch(x):
+    return Counter(sketch_key(float(v)) for v in x.reshape(-1) if np.isfinite(v) and v != 0)
+
+
+def naive_units(x, unit_dim):
+    dead = constant = 0
+    for unit in np.moveaxis(x, unit_dim, 0):
+        dead += bool((unit == 0).all())
+        constant += all(np.array_equal(sample, unit[0]) for sample in unit)
+    with np.errstate(invalid="ignore", over="ignore"):
+        spread = x.std(axis=0)
+    known = spread[np.isfinite(spread)]
+    return {
+        "units": x.shape[unit_dim],
+        "dead_units": dead,
+        "constant_units": constant,
+        "batch_std": known.mean() if known.size else np.nan,
+    }
+
+
+def assert_row(row, tensor, *, check_units=None):
+    numbers = as_numbers(tensor)
+    expected = naive_statistics(numbers)
+    largest = expected["abs_max"] or 0
+    for name, value in expected.items():
+        if value is None or isinstance(value, int):
+            assert row[name] == value, name
+        else:
+            # A mean or a spread that cancels to nothing is as exact as its largest element allows.
+            assert row[name] == pytest.approx(float(value), rel=1e-9, abs=1e-13 * float(largest)), (
+                name
+            )
+    assert Counter(
+        dict(zip(row["sketch_keys"], row["sketch_counts"], strict=True))
+    ) == naive_sketch(numbers)
+    assert row["sketch_keys"] == sorted(set(row["sketch_keys"]))
+    assert row["shape"] == list(tensor.shape)
+    assert row["dtype"] == str(tensor.dtype).removeprefix("torch.")
+    if check_units is not None:
+        for name, value in naive_units(numbers, check_units).items():
+            assert row[name] == pytest.approx(value, rel=1e-6, nan_ok=True), name
+
+
+@st.composite
+def tensors(draw, dtype):
+    """Tensors of any bits: subnormals, signed zeros, infinities, NaN with any payload."""
+    size = draw(st.sampled_from([0, 1, 2, 7, 31, 1025, 3000]))
+    seed = draw(st.integers(0, 2**32 - 1))
+    generator = np.random.default_rng(seed)
+    width = torch.empty((), dtype=dtype).element_size()
+    if dtype is torch.bool:
+        return torch.from_numpy(generator.integers(0, 2, size).astype(bool))
+    raw = generator.integers(0, 256, size * width, dtype=np.uint8)
+    style = draw(st.sampled_from(["any bits", "small", "one value", "many zeros"]))
+    tensor = torch.from_numpy(raw).view(dtype) if size else torch.empty(0, dtype=dtype)
+    if style == "small":
+        tensor = torch.from_numpy(generator.normal(size=size)).to(dtype)
+    elif style == "one value" and size:
+        tensor = tensor[:1].expand(size)
+    elif style == "many zeros" and size:
+        keep = torch.from_numpy(generator.integers(0, 2, size).astype(bool))
+        tensor = torch.where(
+            keep, tensor.to(torch.complex128 if dtype.is_complex else torch.float64), 0
+        )
+        tensor = (tensor.real if not dtype.is_complex else tensor).to(dtype)
+    return tensor
+
+
+@pytest.mark.parametrize("use_native", [True, False], ids=["kernel", "torch"])
+@pytest.mark.parametrize("dtype", FLOATS + INTEGERS + UNSIGNED + COMPLEX, ids=str)
+@given(data=st.data())
+def test_statistics_equal_the_naive_ones(dtype, use_native, data):
+    tensor = data.draw(tensors(dtype))
+    assert_row(observe(tensor, use_native=use_native), tensor)
+
+
+@pytest.mark.parametrize("use_native", [True, False], ids=["kernel", "torch"])
+@pytest.mark.parametrize(
+    "dtype", [torch.float32, torch.float64, torch.float16, torch.int32], ids=str
+)
+@given(
+    shape=st.lists(st.integers(1, 6), min_size=2, max_size=5),
+    order=st.randoms(use_true_random=False),
+    seed=st.integers(0, 2**31),
+)
+def test_any_strides_and_units(dtype, use_native, shape, order, seed):
+    generator = torch.Generator().manual_seed(seed)
+    tensor = (torch.randn(shape, generator=generator) * 4).to(dtype)
+    tensor[:, 0] = 0
+    if shape[0] > 2:
+        tensor[1] = tensor[0]
+    dims = list(range(len(shape)))
+    order.shuffle(dims)
+    tensor = tensor.permute(dims)
+    if tensor.shape[-1] > 2:
+        tensor = tensor[..., ::2]
+    unit_dim = order.randrange(1, len(shape))
+    row = observe(tensor, use_native=use_native, unit_dim=unit_dim)
+    assert_row(row, tensor, check_units=unit_dim if tensor.shape[0] > 1 else None)
+    if tensor.shape[0] < 2:
+        assert row["units"] is None
+
+
+@pytest.mark.parametrize("threads", [1, 2, 5])
+def test_many_chunks_and_threads_give_the_same_bits(threads):
+    tensor = torch.randn(3, 200_001, generator=torch.Generator().manual_seed(1)) ** 3
+    before = torch.get_num_threads()
+    try:
+        torch.set_num_threads(1)
+        alone = observe(tensor, unit_dim=1)
+        torch.set_num_threads(threads)
+        together = observe(tensor, unit_dim=1)
+    finally:
+        torch.set_num_threads(before)
+    assert together == alone
+    assert_row(together, tensor)
+
+
+def test_a_large_mean_does_not_swallow_the_spread():
+    tensor = torch.randn(100_000, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    row = observe(tensor + 1e8)
+    assert row["std"] == pytest.approx(float((tensor + 1e8).std(correction=0)), rel=1e-6)
+
+
+@pytest.mark.parametrize("use_native", [True, False], ids=["kernel", "torch"])
+@pytest.mark.parametrize("magnitude", [1e-320, 1e-200, 1e200, 1e308])
+def test_extreme_values_keep_their_statistics(magnitude, use_native):
+    tensor = torch.tensor([magnitude, -magnitude, magnitude / 2, 0.0], dtype=torch.float64)
+    assert_row(observe(tensor, use_native=use_native), tensor)
+
+
+def test_subnormals_survive_a_processor_that_flushes_them():
+    tensor = torch.tensor([1e-40, -1e-45, 6e-8], dtype=torch.float32)
+    half = torch.tensor([6e-8, 0.5], dtype=torch.float16)
+    if not torch.set_flush_denormal(True):
+        pytest.fail("this processor cannot flush denormals, so the case cannot be tried")
+    try:
+        rows = observe(tensor), observe(half)
+    finally:
+        torch.set_flush_denormal(False)
+    assert sum(rows[0]["sketch_counts"]) == 3
+    assert rows[0]["zeros"] == rows[1]["zeros"] == 0
+    assert_row(rows[1], half)
+
+
+def test_views_that_are_not_what_they_seem():
+    conjugate = torch.tensor([1 + 2j, 3 - 4j]).conj()
+    assert_row(observe(conjugate), conjugate)
+    negative = conjugate.imag
+    assert negative.is_neg()
+    assert_row(observe(negative), negative)
+    sparse = torch.sparse_coo_tensor([[0, 2]], [5.0, -1.0], (4,), check_invariants=True)
+    assert observe(sparse)["zeros"] == 2
+
+
+def test_observing_changes_nothing():
+    tensor = torch.randn(8, 8, requires_grad=True)
+    version, state = tensor._version, torch.get_rng_state()
+    for use_native in (True, False):
+        observe(tensor, use_native=use_native, unit_dim=1)
+    assert tensor._version == version
+    assert tensor.grad_fn is None and tensor._backward_hooks is None
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_rows_of_both_paths_come_in_one_batch_and_in_order():
+    reducer = Reducer()
+    reducer.observe(torch.ones(2), site=0, quantity=0)
+    reducer.observe(torch.ones(2, dtype=torch.complex64), site=1, quantity=0)
+    reducer.observe(torch.ones(2), site=2, quantity=1)
+    batch = reducer.take(step=4)
+    order = dict(zip(batch["order"].to_pylist(), batch["site"].to_pylist(), strict=True))
+    assert order == {0: 0, 1: 1, 2: 2}
+    assert set(batch["step"].to_pylist()) == {4}
+    assert reducer.take(step=5) is None
+
+
+@given(st.floats(allow_nan=False, allow_infinity=False).filter(lambda v: v != 0))
+def test_a_value_lies_in_its_bin(value):
+    low, high = sketch_edges(sketch_key(value))
+    assert low <= value <= high
+
+
+def test_the_kernel_is_compiled_here():
+    assert native.is_available(), native.why_unavailable()

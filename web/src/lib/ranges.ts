@@ -1,0 +1,41 @@
+export interface Range {
+  low: number;
+  high: number;
+}
+
+const SAMPLE = 20_000;
+
+/** The range of the finite values, or null if there are none. */
+export function fullRange(values: ArrayLike<number>): Range | null {
+  let low = Number.POSITIVE_INFINITY;
+  let high = Number.NEGATIVE_INFINITY;
+  for (let i = 0; i < values.length; i++) {
+    const value = values[i]!;
+    if (value < low && value !== Number.NEGATIVE_INFINITY) low = value;
+    if (value > high && value !== Number.POSITIVE_INFINITY) high = value;
+  }
+  return low <= high ? { low, high } : null;
+}
+
+/** The range between two quantiles of the finite values that `keep` lets pass; of a sample if there are many. */
+export function quantileRange(
+  values: ArrayLike<number>,
+  lowShare: number,
+  highShare: number,
+  keep: (value: number) => boolean = () => true,
+): Range | null {
+  const stride = Math.max(1, Math.floor(values.length / SAMPLE));
+  const sample: number[] = [];
+  for (let i = 0; i < values.length; i += stride) {
+    const value = values[i]!;
+    if (Number.isFinite(value) && keep(value)) sample.push(value);
+  }
+  if (sample.length === 0) return null;
+  const sorted = Float64Array.from(sample).sort();
+  const at = (share: number) => sorted[Math.round(share * (sorted.length - 1))]!;
+  return { low: at(lowShare), high: at(highShare) };
+}
+
+export function median(values: ArrayLike<number>): number | null {
+  return quantileRange(values, 0.5, 0.5)?.low ?? null;
+}

@@ -1,0 +1,58 @@
+import { describe, expect, it } from "vitest";
+import { colourScale, defaultScale, scalesFor } from "./scale";
+import { STATISTICS, statisticOf } from "./statistics";
+
+const values = [1e-6, 1e-4, 1e-2, 1, Number.NaN];
+
+it("has a sensible scale for each statistic", () => {
+  expect(defaultScale(statisticOf("rms").kind)).toBe("log");
+  expect(defaultScale(statisticOf("mean").kind)).toBe("robust");
+  expect(defaultScale(statisticOf("zero_share").kind)).toBe("linear");
+  for (const { kind } of STATISTICS) expect(scalesFor(kind)).toContain(defaultScale(kind));
+});
+
+describe("a scale", () => {
+  it("of magnitudes spreads decades evenly", () => {
+    const { place, ramp } = colourScale("magnitude", "log", values);
+    expect(ramp).toBe("viridis");
+    expect([1e-6, 1e-3, 1].map((v) => place(v, 0))).toEqual([0, expect.closeTo(0.5), 1]);
+    expect(place(0, 0)).toBe(0);
+  });
+
+  it.each([
+    "linear",
+    "robust",
+    "log",
+  ] as const)("of signed values has 0 in the middle: %s", (name) => {
+    const { place, ramp } = colourScale("signed", name, [-4, -1, 0, 2]);
+    expect(ramp).toBe("diverging");
+    expect(place(0, 0)).toBe(0.5);
+    expect(place(-4, 0)).toBeLessThanOrEqual(0);
+  });
+
+  it("of shares ends at a round share", () => {
+    expect(colourScale("share", "linear", [0, 0.13]).high).toBe(0.2);
+    expect(colourScale("share", "linear", [0, 0]).high).toBe(1);
+  });
+
+  it("relative to a row's middle counts doublings", () => {
+    const { place } = colourScale("magnitude", "relative", values);
+    expect([0.1, 1.6, 0.1 / 16].map((v) => place(v, 0.1))).toEqual([
+      0.5,
+      expect.closeTo(1),
+      expect.closeTo(0),
+    ]);
+  });
+
+  it("shows its ends and stands for nothing at all", () => {
+    for (const { kind } of STATISTICS) {
+      for (const name of scalesFor(kind)) {
+        for (const some of [values, [], [0], [Number.NaN]]) {
+          const { ends, place } = colourScale(kind, name, some);
+          expect(ends.map(({ at }) => at)).toEqual([0, 1]);
+          expect(Number.isNaN(place(0.5, 1))).toBe(false);
+        }
+      }
+    }
+  });
+});

@@ -1,0 +1,134 @@
+import type { RampName } from "./colour";
+import { formatShare, formatShort, formatTick } from "./format";
+import { fullRange, quantileRange } from "./ranges";
+import type { StatisticKind } from "./statistics";
+import { logTicks, niceTicks } from "./ticks";
+
+export type ScaleName = "linear" | "robust" | "log" | "relative";
+
+export interface Tick {
+  at: number;
+  label: string;
+}
+
+/** From a value to a place between 0 and 1 on a colour ramp. */
+export interface ColourScale {
+  name: ScaleName;
+  ramp: RampName;
+  low: number;
+  high: number;
+  /** Where a value is on the ramp; `reference` is the middle of its row, for the relative scale. */
+  place: (value: number, reference: number) => number;
+  ticks: Tick[];
+  /** The lowest and the highest value that have a colour of their own. */
+  ends: [Tick, Tick];
+}
+
+export function defaultScale(kind: StatisticKind): ScaleName {
+  return kind === "magnitude" ? "log" : kind === "signed" ? "robust" : "linear";
+}
+
+export function scalesFor(kind: StatisticKind): ScaleName[] {
+  if (kind === "share") return ["linear", "log"];
+  return kind === "signed" ? ["robust", "linear", "log"] : ["log", "linear", "robust", "relative"];
+}
+
+export function colourScale(
+  kind: StatisticKind,
+  name: ScaleName,
+  values: ArrayLike<number>,
+): ColourScale {
+  const scale = scaleOf(kind, name, values);
+  if (name === "relative") return { ...scale, ends: [scale.ticks[0]!, scale.ticks.at(-1)!] };
+  const label = kind === "share" ? formatShare : formatShort;
+  const end = (value: number, at: number) => ({ at, label: label(value) });
+  return { ...scale, ends: [end(scale.low, 0), end(scale.high, 1)] };
+}
+
+type WithoutEnds = Omit<ColourScale, "ends">;
+
+function scaleOf(kind: StatisticKind, name: ScaleName, values: ArrayLike<number>): WithoutEnds {
+  if (kind === "signed") return name === "log" ? signedLog(values) : symmetric(name, values);
+  if (name === "relative") return relative();
+  if (name === "log") return logarithmic(kind, values);
+  return linear(kind, name, values);
+}
+
+function linear(kind: StatisticKind, name: ScaleName, values: ArrayLike<number>): WithoutEnds {
+  const isRobust = name === "robust";
+  const found = isRobust ? quantileRange(values, 0.01, 0.99) : fullRange(values);
+  const low = isRobust ? (found?.low ?? 0) : 0;
+  const top = kind === "share" ? Math.min(1, niceCeiling(found?.high ?? 1)) : (found?.high ?? 1);
+  const high = top > low ? top : low + 1;
+  const label = kind === "share" ? formatShare : formatTick;
+  return {
+    name,
+    ramp: kind === "share" ? "cividis" : "viridis",
+    low,
+    high,
+    place: (value) => (value - low) / (high - low),
+    ticks: niceTicks(low, high, 4).map((v) => ({ at: (v - low) / (high - low), label: label(v) })),
+  };
+}
+
+function logarithmic(kind: StatisticKind, values: ArrayLike<number>): WithoutEnds {
+  const isPositive = (value: number) => value > 0;
+  const found = quantileRange(values, 0.002, 1, isPositive);
+  const high = found?.high ?? 1;
+  const low = Math.min(found?.low ?? 0.1, high / 10);
+  const base = Math.log(low);
+  const span = Math.log(high) - base;
+  const place = (value: number) => (value > 0 ? (Math.log(value) - base) / span : 0);
+  const label = kind === "share" ? formatShare : formatTick;
+  return {
+    name: "log",
+    ramp: kind === "share" ? "cividis" : "viridis",
+    low,
+    high,
+    place,
+    ticks: logTicks(low, high, 5).map((v) => ({ at: place(v), label: label(v) })),
+  };
+}
+
+function symmetric(name: ScaleName, values: ArrayLike<number>): WithoutEnds {
+  const found = name === "robust" ? quantileRange(values, 0.02, 0.98) : fullRange(values);
+  const high = Math.max(Math.abs(found?.low ?? 0), Math.abs(found?.high ?? 0)) || 1;
+  const place = (value: number) => 0.5 + value / (2 * high);
+  const ticks = niceTicks(-high, high, 4).map((v) => ({ at: place(v), label: formatTick(v) }));
+  return { name, ramp: "diverging", low: -high, high, place, ticks };
+}
+
+function signedLog(values: ArrayLike<number>): WithoutEnds {
+  const found = fullRange(values);
+  const high = Math.max(Math.abs(found?.low ?? 0), Math.abs(found?.high ?? 0)) || 1;
+  const magnitudes = Float64Array.from({ length: values.length }, (_, i) => Math.abs(values[i]!));
+  const low = Math.min(quantileRange(magnitudes, 0.05, 1, (v) => v > 0)?.low ?? 0, high / 10);
+  const base = Math.log(low || high / 10);
+  const span = Math.log(high) - base;
+  const place = (value: number) => {
+    const depth = value === 0 ? 0 : Math.max(0, (Math.log(Math.abs(value)) - base) / span);
+    return 0.5 + (Math.sign(value) * depth) / 2;
+  };
+  const powers = logTicks(low || high / 10, high, 2);
+  const signed = [...powers.map((v) => -v).reverse(), 0, ...powers];
+  const ticks = signed.map((v) => ({ at: place(v), label: formatTick(v) }));
+  return { name: "log", ramp: "diverging", low: -high, high, place, ticks };
+}
+
+/** How many times the row's own middle a value is: what changed, whatever its size. */
+function relative(): WithoutEnds {
+  const doublings = 4;
+  const place = (value: number, reference: number) =>
+    value > 0 && reference > 0 ? 0.5 + Math.log2(value / reference) / (2 * doublings) : 0;
+  const ticks = [-4, -2, 0, 2, 4].map((power) => ({
+    at: 0.5 + power / (2 * doublings),
+    label: power === 0 ? "row's median" : power < 0 ? `÷ ${2 ** -power}` : `× ${2 ** power}`,
+  }));
+  return { name: "relative", ramp: "diverging", low: -doublings, high: doublings, place, ticks };
+}
+
+function niceCeiling(value: number): number {
+  if (!(value > 0)) return 1;
+  const power = 10 ** Math.floor(Math.log10(value));
+  return [1, 2, 5, 10].map((factor) => factor * power).find((limit) => limit >= value) ?? value;
+}

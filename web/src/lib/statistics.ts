@@ -1,0 +1,90 @@
+/** The statistics that the page can show, what kind of number each is, and what it is called. */
+
+export type StatisticKind = "magnitude" | "signed" | "share";
+
+export interface Statistic {
+  name: string;
+  label: string;
+  kind: StatisticKind;
+  about: string;
+  /** How a row of the history table gives it. */
+  of: (row: Record<string, number>) => number;
+}
+
+const plain = (name: string, label: string, kind: StatisticKind, about: string): Statistic => ({
+  name,
+  label,
+  kind,
+  about,
+  of: (row) => row[name] ?? Number.NaN,
+});
+
+const share = (
+  name: string,
+  label: string,
+  [part, whole]: [string, string],
+  about: string,
+): Statistic => ({
+  name,
+  label,
+  kind: "share",
+  about,
+  of: (row) => (row[part] ?? Number.NaN) / (row[whole] ?? Number.NaN),
+});
+
+export const STATISTICS: readonly Statistic[] = [
+  plain("rms", "rms", "magnitude", "root of the mean square"),
+  plain("abs_max", "abs max", "magnitude", "greatest magnitude"),
+  plain("abs_mean", "abs mean", "magnitude", "mean magnitude"),
+  plain("std", "std", "magnitude", "standard deviation"),
+  plain("mean", "mean", "signed", "mean"),
+  plain("min", "min", "signed", "least value"),
+  plain("max", "max", "signed", "greatest value"),
+  plain(
+    "batch_std",
+    "batch std",
+    "magnitude",
+    "standard deviation over the batch, mean of positions",
+  ),
+  share("zero_share", "zeros", ["zeros", "count"], "share of elements that are 0"),
+  share("nan_share", "NaN", ["nans", "count"], "share of elements that are NaN"),
+  share("inf_share", "Inf", ["infs", "count"], "share of elements that are infinite"),
+  share(
+    "dead_share",
+    "dead",
+    ["dead_units", "units"],
+    "share of units that are 0 for the whole batch",
+  ),
+  share(
+    "constant_share",
+    "constant",
+    ["constant_units", "units"],
+    "share of units that are the same for every sample",
+  ),
+];
+
+const byName = new Map(STATISTICS.map((statistic) => [statistic.name, statistic]));
+
+export function statisticOf(name: string): Statistic {
+  return byName.get(name) ?? STATISTICS[0]!;
+}
+
+const QUANTITY_LABELS: Record<string, string> = {
+  value: "value",
+  grad: "grad",
+  grad_applied: "grad applied",
+  update: "update",
+};
+
+export function quantityLabel(name: string): string {
+  return QUANTITY_LABELS[name] ?? name;
+}
+
+export const TENSOR_CLASSES = [
+  "input",
+  "output",
+  "parameter",
+  "buffer",
+  "optimizer",
+  "tensor",
+] as const;
