@@ -89,8 +89,8 @@ class GPT(nn.Module):
 
 
 def gpt() -> Loop:
-    """Six blocks of width 192, eight sequences of 128 tokens."""
-    model = GPT(tokens=512, length=128, width=192, blocks=6)
+    """Six blocks of width 256, eight sequences of 128 tokens."""
+    model = GPT(tokens=512, length=128, width=256, blocks=6)
     tokens = torch.randint(0, 512, (8, 129))
 
     def loss() -> torch.Tensor:

@@ -89,14 +89,14 @@ def bytes_per_observation(root: Path) -> float:
 
 def show(results: dict[str, dict[str, float]], bytes_each: float) -> None:
     """Print the table: ratios to bare training, each with the budget it must keep."""
-    table = Table(title="time of a training step, as a ratio to bare training (and its budget)")
+    table = Table(title="time of a training step, as a ratio to bare training, of its budget")
     for heading in ("loop", "bare step", *VARIANTS):
         table.add_column(heading, justify="left" if heading == "loop" else "right")
     for loop, result in results.items():
         cells = [loop, f"{result['step_ms']:.2f} ms"]
         for name in VARIANTS:
             budget = BUDGETS[loop].get(name)
-            cells.append(f"{result[name]:.3f}" + (f" (≤ {budget:.2f})" if budget else ""))
+            cells.append(f"{result[name]:.2f}" + (f" of {budget:.2f}" if budget else ""))
         table.add_row(*cells)
     console = Console()
     console.print(table)
@@ -106,7 +106,7 @@ def show(results: dict[str, dict[str, float]], bytes_each: float) -> None:
 def main() -> None:
     """Measure the loops that are asked for and print one table."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rounds", type=int, default=15, help="blocks that each process trains")
+    parser.add_argument("--rounds", type=int, default=9, help="blocks that each process trains")
     parser.add_argument("--loop", choices=sorted(BUDGETS), action="append", help="only this loop")
     arguments = parser.parse_args()
     root = Path(tempfile.mkdtemp(prefix="backlight-bench-"))

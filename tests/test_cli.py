@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -13,22 +14,24 @@ from sample_runs import write_sample_run
 
 import backlight
 from backlight.doctor import examine
-from backlight.serve.app import NO_BUNDLE, STATIC, has_bundle
+from backlight.serve.app import NO_BUNDLE, has_bundle
 
 SOURCE = Path(backlight.__file__).parents[1]
 
 
-def environment() -> dict[str, str]:
-    return {**os.environ, "PYTHONPATH": str(SOURCE), "PYTHONWARNINGS": "error", "COLUMNS": "100"}
+def environment(source: Path = SOURCE) -> dict[str, str]:
+    return {**os.environ, "PYTHONPATH": str(source), "PYTHONWARNINGS": "error", "COLUMNS": "100"}
 
 
-def run(*words: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+def run(
+    *words: str, cwd: Path | None = None, source: Path = SOURCE
+) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "backlight", *words],
         capture_output=True,
         text=True,
         cwd=cwd,
-        env=environment(),
+        env=environment(source),
         timeout=120,
     )
 
@@ -76,8 +79,6 @@ def test_a_wrong_usage_is_said_without_a_traceback(words: tuple[str, ...]) -> No
 @pytest.mark.parametrize("command", ["ls", "view"])
 @pytest.mark.parametrize("where", ["nowhere", "a-file"])
 def test_a_path_without_runs_is_one_sentence(tmp_path: Path, command: str, where: str) -> None:
-    if command == "view" and not has_bundle():
-        pytest.skip("the page is not built")
     (tmp_path / "a-file").write_text("")
     result = run(command, where, cwd=tmp_path)
     assert result.returncode == 1
@@ -168,15 +169,15 @@ def test_viewing_loads_no_framework(root: Path) -> None:
     assert result.stdout == "False\n"
 
 
-def test_without_its_page_the_viewer_says_what_to_do(root: Path) -> None:
-    if has_bundle():
-        pytest.skip("the page is built")
-    result = run("view", str(root))
+def test_without_its_page_the_viewer_says_what_to_do(root: Path, tmp_path: Path) -> None:
+    shutil.copytree(
+        SOURCE / "backlight", tmp_path / "backlight", ignore=shutil.ignore_patterns("static")
+    )
+    result = run("view", str(root), source=tmp_path)
     assert (result.returncode, result.stdout) == (1, "")
     assert result.stderr == f"backlight: {NO_BUNDLE}\n"
 
 
-@pytest.mark.skipif(not has_bundle(STATIC), reason="the page is not built")
 def test_the_viewer_says_where_it_is_and_stops_quietly(root: Path) -> None:
     command = [sys.executable, "-m", "backlight", "view", str(root), "--no-browser", "--port", "0"]
     viewer = subprocess.Popen(

@@ -197,6 +197,14 @@ def test_extreme_values_keep_their_statistics(magnitude, use_native):
     assert_row(observe(tensor, use_native=use_native), tensor)
 
 
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16], ids=str)
+@pytest.mark.parametrize("value", [torch.nan, torch.inf, -torch.inf, 0.0, -0.0])
+@pytest.mark.parametrize("size", [1, 9, 2000])
+def test_a_tensor_of_one_special_value(value, dtype, size):
+    tensor = torch.full((size,), value, dtype=dtype)
+    assert_row(observe(tensor), tensor)
+
+
 def test_subnormals_survive_a_processor_that_flushes_them():
     tensor = torch.tensor([1e-40, -1e-45, 6e-8], dtype=torch.float32)
     half = torch.tensor([6e-8, 0.5], dtype=torch.float16)

@@ -1,10 +1,9 @@
 /* The statistics and the sketch of a CPU tensor in one native call.
  *
- * A tensor is read in blocks that stay in the first-level cache. Each block is looked at three times:
- * for magnitudes, zeros and non-finite values (integer compares on the words), for sums (in double),
- * and for the sketch (one increment for each element, into four interleaved histograms, so that a
- * run of equal values does not wait for its own store). Blocks are merged by Chan's formula, which
- * keeps the variance exact where the mean is large. spec.py says what each number means.
+ * A tensor is read once, in blocks: sums go in double, and each element makes one increment of the
+ * sketch, which is kept four times over so that a run of equal values does not wait for its own
+ * store. Blocks are merged by Chan's formula, which keeps the variance exact where the mean is large.
+ * spec.py says what each number means.
  *
  * Large tensors are cut into chunks for the threads of the OpenMP runtime that torch has loaded
  * already; it is looked up at run time, so the module neither links nor starts a second one. The
@@ -30,9 +29,14 @@
 #define CLONES
 #endif
 
-enum { BLOCK = 1024, LANES = 16, TILE = 256, MAX_DIMS = 64 };
+#if defined(__x86_64__) && defined(__GNUC__)
+#include <immintrin.h>
+#define HAS_AVX2
+#endif
+
+enum { BLOCK = 1024, TILE = 256, MAX_DIMS = 64 };
 enum { BINS32 = 2048, COPIES = 4, SUBNORMAL32 = 2 * 23 * 4, BINS64 = 16384, SUBNORMAL64 = 2 * 52 * 4 };
-enum { CHUNK = 1 << 17 };
+enum { CHUNK = 1 << 15 };
 
 /* ---------------------------------------------------------------- dtypes */
 
@@ -210,15 +214,16 @@ typedef struct {
     double mean, m2, abs_sum, min, max;
 } Moments;
 
-/* The range of magnitudes seen, as exponent and two mantissa bits: only these bins are looked at and
- * put back to 0 afterwards, which is what makes small tensors cheap. The bins of zero, Inf and NaN
- * are counted into but never read. */
+/* Between which magnitudes (exponent and two mantissa bits) bins were counted into: only these are
+ * looked at, and put back to 0, which is what makes small tensors cheap. */
 typedef struct {
     int low, high, has_subnormal;
 } Range;
 
+/* The copies do not lie a power of two apart: their addresses would look alike to the processor. */
+enum { ROW32 = BINS32 + 16 };
 typedef struct {
-    uint32_t bins[COPIES][BINS32], subnormal[SUBNORMAL32];
+    uint32_t bins[COPIES][ROW32], subnormal[SUBNORMAL32];
     Range range;
 } Sketch32;
 
@@ -227,14 +232,13 @@ typedef struct {
     Range range;
 } Sketch64;
 
-static const Range EMPTY = {INT32_MAX, -1, 0};
+static const Range EMPTY = {BINS64, -1, 0};
 static __thread Sketch32 sketch32;
 static __thread Sketch64 sketch64;
 
-static void widen(Range *range, int low, int high, int has_subnormal) {
+static void widen(Range *range, int low, int high) {
     if (low < range->low) range->low = low;
     if (high > range->high) range->high = high;
-    range->has_subnormal |= has_subnormal;
 }
 
 static void clear_moments(Moments *m) {
@@ -242,6 +246,8 @@ static void clear_moments(Moments *m) {
     m->min = INFINITY;
     m->max = -INFINITY;
 }
+
+static double larger_magnitude(const Moments *m) { return -m->min > m->max ? -m->min : m->max; }
 
 static void merge_moments(Moments *into, const Moments *from) {
     into->zeros += from->zeros;
@@ -257,55 +263,169 @@ static void merge_moments(Moments *into, const Moments *from) {
     if (from->max > into->max) into->max = from->max;
 }
 
-#define SUM_LANES(ARRAY)                                                              \
-    for (int half = LANES / 2; half; half /= 2)                                       \
-        for (int l = 0; l < half; l++) ARRAY[l] += ARRAY[l + half]
+/* What one look at a block finds. Deviations are from the block's first element: it is one of them, so
+ * the sum of squares loses at most ten bits to cancellation. */
+typedef struct {
+    double first, sum, square, abs_sum;
+    float low, high;
+    uint32_t small; /* the word of the smallest magnitude other than 0, less 1 */
+    int64_t zeros;
+} Look;
 
-/* Sums of a block without non-finite elements. The loops over lanes become vector instructions. */
-#define DEFINE_FINITE_BLOCK(NAME, TYPE)                                               \
-    static inline __attribute__((always_inline)) void NAME(const TYPE *x, int n, Moments *m) { \
-        double sum[LANES] = {0}, abs_sum[LANES] = {0}, square[LANES] = {0};           \
-        TYPE low[LANES], high[LANES];                                                 \
-        for (int l = 0; l < LANES; l++) low[l] = INFINITY, high[l] = -INFINITY;       \
-        int i = 0;                                                                    \
-        for (; i + LANES <= n; i += LANES)                                            \
-            for (int l = 0; l < LANES; l++) {                                         \
-                TYPE v = x[i + l];                                                    \
-                sum[l] += (double)v;                                                  \
-                abs_sum[l] += fabs((double)v);                                        \
-                low[l] = v < low[l] ? v : low[l];                                     \
-                high[l] = v > high[l] ? v : high[l];                                  \
-            }                                                                         \
-        for (int l = 0; i + l < n; l++) {                                             \
-            TYPE v = x[i + l];                                                        \
-            sum[l] += (double)v;                                                      \
-            abs_sum[l] += fabs((double)v);                                            \
-            low[l] = v < low[l] ? v : low[l];                                         \
-            high[l] = v > high[l] ? v : high[l];                                      \
-        }                                                                             \
-        SUM_LANES(sum);                                                               \
-        SUM_LANES(abs_sum);                                                           \
-        for (int l = 0; l < LANES; l++) {                                             \
-            if (low[l] < m->min) m->min = low[l];                                     \
-            if (high[l] > m->max) m->max = high[l];                                   \
-        }                                                                             \
-        m->finite = n;                                                                \
-        m->abs_sum = abs_sum[0];                                                      \
-        m->mean = sum[0] / n;                                                         \
-        for (i = 0; i + LANES <= n; i += LANES)                                       \
-            for (int l = 0; l < LANES; l++) {                                         \
-                double d = (double)x[i + l] - m->mean;                                \
-                square[l] += d * d;                                                   \
-            }                                                                         \
-        for (int l = 0; i + l < n; l++) {                                             \
-            double d = (double)x[i + l] - m->mean;                                    \
-            square[l] += d * d;                                                       \
-        }                                                                             \
-        SUM_LANES(square);                                                            \
-        m->m2 = square[0];                                                            \
+/* Adds elements one by one, and counts them into the bins of `sketch` if there is one. Zeros are told
+ * by their words, so that it holds where the processor flushes subnormals to zero. */
+static inline __attribute__((always_inline)) void look_on(const float *x, int n, Look *look, Sketch32 *sketch) {
+    for (int i = 0; i < n; i++) {
+        uint32_t word;
+        memcpy(&word, x + i, 4);
+        uint32_t size = word & 0x7fffffffu;
+        double d = (double)x[i] - look->first;
+        look->sum += d;
+        look->square += d * d;
+        look->abs_sum += fabs((double)x[i]);
+        look->low = x[i] < look->low ? x[i] : look->low;
+        look->high = x[i] > look->high ? x[i] : look->high;
+        look->small = size - 1u < look->small ? size - 1u : look->small; /* 0 wraps and never wins */
+        look->zeros += size == 0;
+        if (sketch) sketch->bins[i % COPIES][word >> 21]++;
     }
-DEFINE_FINITE_BLOCK(finite_block32, float)
-DEFINE_FINITE_BLOCK(finite_block64, double)
+}
+
+static Look look_plain(const float *x, int n, Sketch32 *sketch) {
+    Look look = {(double)x[0], 0.0, 0.0, 0.0, INFINITY, -INFINITY, UINT32_MAX, 0};
+    look_on(x, n, &look, sketch);
+    return look;
+}
+
+static Look (*look_at)(const float *, int, Sketch32 *) = look_plain;
+
+#ifdef HAS_AVX2
+/* Vector arithmetic and scalar increments in one loop: they wait for different parts of the processor. */
+__attribute__((target("avx2,fma"))) static Look look_avx2(const float *x, int n, Sketch32 *sketch) {
+    Look look = {(double)x[0], 0.0, 0.0, 0.0, INFINITY, -INFINITY, UINT32_MAX, 0};
+    const __m256i top = _mm256_set1_epi32(INT32_MAX), one = _mm256_set1_epi32(1), none = _mm256_setzero_si256();
+    const __m256d magnitude = _mm256_castsi256_pd(_mm256_set1_epi64x(INT64_MAX)), first = _mm256_set1_pd(look.first);
+    __m256d sum_a = _mm256_setzero_pd(), sum_b = sum_a, square_a = sum_a, square_b = sum_a, abs_a = sum_a, abs_b = sum_a;
+    __m256 low = _mm256_set1_ps(INFINITY), high = _mm256_set1_ps(-INFINITY);
+    __m256i zeros = none, small = _mm256_set1_epi32(-1);
+    int i = 0;
+    for (; i + 8 <= n; i += 8) {
+        __m256 v = _mm256_loadu_ps(x + i);
+        __m256d a = _mm256_cvtps_pd(_mm_loadu_ps(x + i)), b = _mm256_cvtps_pd(_mm_loadu_ps(x + i + 4));
+        abs_a = _mm256_add_pd(abs_a, _mm256_and_pd(a, magnitude));
+        abs_b = _mm256_add_pd(abs_b, _mm256_and_pd(b, magnitude));
+        a = _mm256_sub_pd(a, first);
+        b = _mm256_sub_pd(b, first);
+        sum_a = _mm256_add_pd(sum_a, a);
+        sum_b = _mm256_add_pd(sum_b, b);
+        square_a = _mm256_fmadd_pd(a, a, square_a);
+        square_b = _mm256_fmadd_pd(b, b, square_b);
+        low = _mm256_min_ps(low, v);
+        high = _mm256_max_ps(high, v);
+        __m256i size = _mm256_and_si256(_mm256_castps_si256(v), top);
+        zeros = _mm256_sub_epi32(zeros, _mm256_cmpeq_epi32(size, none));
+        small = _mm256_min_epu32(small, _mm256_sub_epi32(size, one));
+        if (sketch) {
+            uint32_t word[8];
+            memcpy(word, x + i, sizeof word);
+            for (int k = 0; k < 8; k++) sketch->bins[k % COPIES][word[k] >> 21]++;
+        }
+    }
+    double sums[4], squares[4], abs_sums[4];
+    float lows[8], highs[8];
+    uint32_t smalls[8], zero_counts[8];
+    _mm256_storeu_pd(sums, _mm256_add_pd(sum_a, sum_b));
+    _mm256_storeu_pd(squares, _mm256_add_pd(square_a, square_b));
+    _mm256_storeu_pd(abs_sums, _mm256_add_pd(abs_a, abs_b));
+    _mm256_storeu_ps(lows, low);
+    _mm256_storeu_ps(highs, high);
+    _mm256_storeu_si256((__m256i *)(void *)smalls, small);
+    _mm256_storeu_si256((__m256i *)(void *)zero_counts, zeros);
+    for (int k = 0; k < 4; k++) look.sum += sums[k], look.square += squares[k], look.abs_sum += abs_sums[k];
+    for (int k = 0; k < 8; k++) {
+        look.low = lows[k] < look.low ? lows[k] : look.low;
+        look.high = highs[k] > look.high ? highs[k] : look.high;
+        look.small = smalls[k] < look.small ? smalls[k] : look.small;
+        look.zeros += zero_counts[k];
+    }
+    look_on(x + i, n - i, &look, sketch);
+    return look;
+}
+#endif
+
+static void choose_look(void) {
+#ifdef HAS_AVX2
+    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) look_at = look_avx2;
+#endif
+}
+
+static void note_look(const Look *look, int n, Moments *m) {
+    m->finite = n;
+    m->abs_sum = look->abs_sum;
+    m->mean = look->first + look->sum / n;
+    m->m2 = look->square - look->sum * (look->sum / n);
+    if (m->m2 < 0) m->m2 = 0;
+    m->min = look->low;
+    m->max = look->high;
+}
+
+static int bin_of(double magnitude) {
+    float value = (float)magnitude;
+    uint32_t word;
+    memcpy(&word, &value, 4);
+    return (int)(word >> 21);
+}
+
+/* The finite elements of a block that has others, one after the other. */
+static int keep_finite32(const float *x, int n, float *finite, Moments *m) {
+    int kept = 0;
+    for (int i = 0; i < n; i++) {
+        uint32_t word;
+        memcpy(&word, x + i, 4);
+        word &= 0x7fffffffu;
+        if (word < 0x7f800000u) finite[kept++] = x[i];
+        else if (word == 0x7f800000u) m->infs++;
+        else m->nans++;
+    }
+    return kept;
+}
+
+static void block32(const float *x, int n, Moments *total, Sketch32 *sketch) {
+    Moments m;
+    clear_moments(&m);
+    Look look = look_at(x, n, sketch);
+    m.zeros = look.zeros;
+    if (isfinite(look.abs_sum)) {
+        note_look(&look, n, &m);
+    } else {
+        float finite[BLOCK];
+        int kept = keep_finite32(x, n, finite, &m);
+        if (kept) {
+            Look again = look_at(finite, kept, NULL);
+            note_look(&again, kept, &m);
+        }
+    }
+    if (m.finite) widen(&sketch->range, (int)((look.small + 1u) >> 21), bin_of(larger_magnitude(&m)));
+    sketch->range.has_subnormal |= look.small < 0x007fffffu;
+    merge_moments(total, &m);
+}
+
+static inline __attribute__((always_inline)) void finite_block64(const double *x, int n, Moments *m) {
+    double sum = 0.0, abs_sum = 0.0, square = 0.0, first = x[0];
+    for (int i = 0; i < n; i++) {
+        double d = x[i] - first;
+        sum += d;
+        square += d * d;
+        abs_sum += fabs(x[i]);
+        if (x[i] < m->min) m->min = x[i];
+        if (x[i] > m->max) m->max = x[i];
+    }
+    m->finite = n;
+    m->abs_sum = abs_sum;
+    m->mean = first + sum / n;
+    m->m2 = square - sum * (sum / n);
+    if (m->m2 < 0) m->m2 = 0;
+}
 
 static void count_subnormal(uint64_t mantissa, int bits, int negative, uint32_t *bins) {
     int lead = 63 - __builtin_clzll(mantissa);
@@ -313,56 +433,13 @@ static void count_subnormal(uint64_t mantissa, int bits, int negative, uint32_t 
     bins[(negative ? bits * 4 : 0) + lead * 4 + (int)quarter]++;
 }
 
-CLONES static void block32(const float *x, int n, Moments *total, Sketch32 *sketch) {
-    const uint32_t *word = (const uint32_t *)(const void *)x;
-    Moments m;
-    clear_moments(&m);
-    uint32_t largest = 0, smallest = UINT32_MAX, zeros = 0;
+static void count_subnormals32(const float *x, int n, Sketch32 *sketch) {
     for (int i = 0; i < n; i++) {
-        uint32_t w;
-        memcpy(&w, word + i, 4);
-        w &= 0x7fffffffu;
-        largest = w > largest ? w : largest;
-        smallest = w - 1u < smallest ? w - 1u : smallest; /* 0 wraps around and never wins */
-        zeros += w == 0;
+        uint32_t word;
+        memcpy(&word, x + i, 4);
+        uint32_t magnitude = word & 0x7fffffffu;
+        if (magnitude && magnitude < 0x00800000u) count_subnormal(magnitude, 23, word >> 31, sketch->subnormal);
     }
-    m.zeros = zeros;
-    if (largest < 0x7f800000u) {
-        finite_block32(x, n, &m);
-    } else {
-        float finite[BLOCK];
-        int kept = 0;
-        for (int i = 0; i < n; i++) {
-            uint32_t w;
-            memcpy(&w, word + i, 4);
-            w &= 0x7fffffffu;
-            if (w < 0x7f800000u) finite[kept++] = x[i];
-            else if (w == 0x7f800000u) m.infs++;
-            else m.nans++;
-        }
-        if (kept) finite_block32(finite, kept, &m);
-    }
-    merge_moments(total, &m);
-    int i = 0;
-    for (; i + COPIES <= n; i += COPIES) {
-        uint32_t w[COPIES];
-        memcpy(w, word + i, sizeof w);
-        for (int c = 0; c < COPIES; c++) sketch->bins[c][w[c] >> 21]++;
-    }
-    for (; i < n; i++) {
-        uint32_t w;
-        memcpy(&w, word + i, 4);
-        sketch->bins[0][w >> 21]++;
-    }
-    int has_subnormal = smallest < 0x007fffffu;
-    widen(&sketch->range, (int)((smallest + 1u) >> 21), (int)(largest >> 21), has_subnormal);
-    if (has_subnormal)
-        for (i = 0; i < n; i++) {
-            uint32_t w;
-            memcpy(&w, word + i, 4);
-            uint32_t magnitude = w & 0x7fffffffu;
-            if (magnitude && magnitude < 0x00800000u) count_subnormal(magnitude, 23, w >> 31, sketch->subnormal);
-        }
 }
 
 /* `scale` keeps squares of extreme values inside the range of double. */
@@ -371,25 +448,31 @@ CLONES static void block64(const double *x, int n, double scale, Moments *total,
     Moments m;
     clear_moments(&m);
     int kept = 0;
-    uint64_t largest = 0, smallest = UINT64_MAX;
+    uint64_t largest = 0, smallest = UINT64_MAX >> 1;
+    int has_subnormal = 0;
     for (int i = 0; i < n; i++) {
         uint64_t w;
         memcpy(&w, x + i, 8);
         uint64_t magnitude = w & 0x7fffffffffffffffull;
         m.zeros += magnitude == 0;
         largest = magnitude > largest ? magnitude : largest;
-        smallest = magnitude - 1u < smallest ? magnitude - 1u : smallest;
+        smallest = magnitude && magnitude < smallest ? magnitude : smallest;
+
         if (magnitude > 0x7ff0000000000000ull) m.nans++;
         else if (magnitude == 0x7ff0000000000000ull) m.infs++;
         else finite[kept++] = x[i] * scale;
         if (sketch == NULL) continue;
         sketch->bins[w >> 50]++;
-        if (magnitude && magnitude < 0x0010000000000000ull)
+        if (magnitude && magnitude < 0x0010000000000000ull) {
             count_subnormal(magnitude, 52, (int)(w >> 63), sketch->subnormal);
+            has_subnormal = 1;
+        }
     }
     if (kept) finite_block64(finite, kept, &m);
     merge_moments(total, &m);
-    if (sketch) widen(&sketch->range, (int)((smallest + 1u) >> 50), (int)(largest >> 50), smallest < 0x000fffffffffffffull);
+    if (!sketch) return;
+    widen(&sketch->range, (int)(smallest >> 50), (int)(largest >> 50));
+    sketch->range.has_subnormal |= has_subnormal;
 }
 
 /* ---------------------------------------------------------------- one key and its count */
@@ -505,12 +588,20 @@ typedef struct {
     Gathered *gathered;  /* shared by the chunks; NULL where only the moments are wanted */
 } Pass;
 
+/* Adds counts to those of the tensor and leaves 0. Most bins are empty: eight are passed at once. */
 static void move_bins(uint64_t *into, uint32_t *from, int low, int high) {
-    for (int b = low; b <= high; b++)
-        if (from[b]) {
-            __atomic_fetch_add(&into[b], from[b], __ATOMIC_RELAXED);
-            from[b] = 0;
+    for (int b = low; b <= high;) {
+        if (b + 8 <= high) {
+            uint64_t eight[4];
+            memcpy(eight, from + b, sizeof eight);
+            if (!(eight[0] | eight[1] | eight[2] | eight[3])) {
+                b += 8;
+                continue;
+            }
         }
+        if (from[b]) __atomic_fetch_add(&into[b], from[b], __ATOMIC_RELAXED);
+        from[b++] = 0;
+    }
 }
 
 static void note_range(Range *into, const Range *from) {
@@ -522,12 +613,13 @@ static void note_range(Range *into, const Range *from) {
 }
 
 /* Adds a chunk's counts to the tensor's and leaves the chunk's at 0. */
-static void gather(Gathered *into, uint32_t *bins, int copies, uint32_t *subnormal, Range *range, const Layout *at) {
+static void gather(Gathered *into, uint32_t *bins, int copies, int row, uint32_t *subnormal, Range *range,
+                   const Layout *at) {
     clip(range, at);
     for (int c = 0; c < copies; c++)
         for (int side = 0; side < 2; side++) {
             int first = side * at->bins;
-            move_bins(into->bins, bins + c * 2 * at->bins, first + range->low, first + range->high);
+            move_bins(into->bins, bins + c * row, first + range->low, first + range->high);
         }
     if (range->has_subnormal) move_bins(into->subnormal, subnormal, 0, 2 * at->subnormal - 1);
     note_range(&into->range, range);
@@ -549,7 +641,11 @@ static void narrow_chunk(void *argument, int64_t chunk) {
         block32(elements(pass->tensor, at, n, room), n, &total, &sketch32);
     }
     pass->moments[chunk] = total;
-    gather(pass->gathered, sketch32.bins[0], COPIES, sketch32.subnormal, &sketch32.range, &NARROW);
+    for (int64_t at = chunk * CHUNK; sketch32.range.has_subnormal && at < end; at += BLOCK) {
+        int n = end - at < BLOCK ? (int)(end - at) : BLOCK;
+        count_subnormals32(elements(pass->tensor, at, n, room), n, &sketch32);
+    }
+    gather(pass->gathered, sketch32.bins[0], COPIES, ROW32, sketch32.subnormal, &sketch32.range, &NARROW);
 }
 
 static void wide_chunk(void *argument, int64_t chunk) {
@@ -564,7 +660,7 @@ static void wide_chunk(void *argument, int64_t chunk) {
         block64(elements(pass->tensor, at, n, room), n, pass->scale, &total, pass->gathered ? &sketch64 : NULL);
     }
     pass->moments[chunk] = total;
-    if (pass->gathered) gather(pass->gathered, sketch64.bins, 1, sketch64.subnormal, &sketch64.range, &WIDE);
+    if (pass->gathered) gather(pass->gathered, sketch64.bins, 1, BINS64, sketch64.subnormal, &sketch64.range, &WIDE);
 }
 
 static int sum_pass(const Tensor *t, double scale, int threads, Moments *total, Gathered *into) {
@@ -578,8 +674,6 @@ static int sum_pass(const Tensor *t, double scale, int threads, Moments *total, 
     if (moments != few) free(moments);
     return 0;
 }
-
-static double larger_magnitude(const Moments *m) { return -m->min > m->max ? -m->min : m->max; }
 
 /* ---------------------------------------------------------------- a row of the table */
 
@@ -778,9 +872,11 @@ static int reserve_row(Table *table, int dims) {
 
 static int add_row(Table *table, const Row *row, const Tensor *t, const Pairs *pairs) {
     if (reserve_row(table, t->dims) || reserve_pairs(&table->pairs, pairs->length)) return -1;
-    memcpy(table->shapes + table->shape_length, t->shape, (size_t)t->dims * 8);
-    memcpy(table->pairs.keys + table->pairs.length, pairs->keys, (size_t)pairs->length * 2);
-    memcpy(table->pairs.counts + table->pairs.length, pairs->counts, (size_t)pairs->length * 4);
+    if (t->dims) memcpy(table->shapes + table->shape_length, t->shape, (size_t)t->dims * 8);
+    if (pairs->length) {
+        memcpy(table->pairs.keys + table->pairs.length, pairs->keys, (size_t)pairs->length * 2);
+        memcpy(table->pairs.counts + table->pairs.length, pairs->counts, (size_t)pairs->length * 4);
+    }
     table->shape_length += t->dims;
     table->pairs.length += pairs->length;
     table->shape_ends[table->length] = (int32_t)table->shape_length;
@@ -858,7 +954,7 @@ static PyObject *table_repeat(PyObject *self, PyObject *const *arguments, Py_ssi
     int64_t shape_at = table->length > 1 ? table->shape_ends[table->length - 2] : 0;
     int64_t pairs_at = table->length > 1 ? table->pair_ends[table->length - 2] : 0;
     Tensor t = {.dims = (int)(table->shape_length - shape_at)};
-    memcpy(t.shape, table->shapes + shape_at, (size_t)t.dims * 8);
+    if (t.dims) memcpy(t.shape, table->shapes + shape_at, (size_t)t.dims * 8);
     int64_t length = table->pairs.length - pairs_at;
     if (reserve_pairs(&table->pairs, length)) return PyErr_NoMemory();
     Pairs last = {table->pairs.keys + pairs_at, table->pairs.counts + pairs_at, length, length};
@@ -981,6 +1077,7 @@ static PyType_Spec table_spec = {"backlight.reduce._kernel.Table", sizeof(Table)
 
 static int fill_module(PyObject *module) {
     fill_float8();
+    choose_look();
     PyObject *type = PyType_FromSpec(&table_spec);
     if (!type || PyModule_AddObjectRef(module, "Table", type)) {
         Py_XDECREF(type);

@@ -33,7 +33,6 @@ export class OpenRun {
 
   private pending: RunChange | null = null;
   private isFetching = false;
-  private close = () => {};
 
   constructor(
     private readonly connector: Connector,
@@ -41,17 +40,23 @@ export class OpenRun {
   ) {}
 
   open(): () => void {
-    this.close = this.connector.watchRun(this.id, {
-      onChange: (change) => {
-        this.pending = change;
-        void this.catchUp();
-      },
-      onConnection: (isConnected) => {
-        this.isConnected = isConnected;
-      },
+    let isClosed = false;
+    let stopWatching = () => {};
+    void this.loadDetail().then(() => {
+      if (isClosed || !this.detail) return;
+      const { summary, rows } = this.detail;
+      this.change({ summary, rows });
+      stopWatching = this.connector.watchRun(this.id, {
+        onChange: (change) => this.change(change),
+        onConnection: (isConnected) => {
+          this.isConnected = isConnected;
+        },
+      });
     });
-    void this.loadDetail();
-    return () => this.close();
+    return () => {
+      isClosed = true;
+      stopWatching();
+    };
   }
 
   /** The recorded step that a selected step means: itself, the nearest, or the newest for null. */
@@ -76,6 +81,11 @@ export class OpenRun {
     } catch (error) {
       this.error = error instanceof Error ? error.message : String(error);
     }
+  }
+
+  private change(change: RunChange): void {
+    this.pending = change;
+    void this.catchUp();
   }
 
   /** Fetches what grew, one change at a time: the newest change says all that the earlier ones did. */
