@@ -92,6 +92,7 @@ class SampleRun:
             [{"step": step, "name": k, "value": v, "logged_at": now} for k, v in values.items()],
         )
         times = {"started_at": now, "duration_secs": 0.1, "recording_secs": 0.01 * recorded}
+        times |= {"iterations": 1, "batch_size": None, "graph": ""}
         reason = "every step at first" if recorded else "every other step later"
         self.writer.append_rows(
             "steps",
@@ -199,6 +200,7 @@ def observation(place: Place, values: np.ndarray[Any, np.dtype[np.float64]]) -> 
         "iteration": 0,
         "site": place.site.site,
         "quantity": place.quantity,
+        "backward": "",
         "dtype": "float32",
         "shape": [16, 16],
         "count": values.size,

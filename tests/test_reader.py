@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from sample_runs import SampleRun, make_sites, stats_batch, write_sample_run
 
 from backlight.errors import BacklightError
-from backlight.schema import QUANTITIES, STATS, Site
+from backlight.schema import QUANTITIES, STATS, TABLES, Site
 from backlight.store import queries
 from backlight.store.reader import STATISTICS, RunReader
 from backlight.store.runs import find_runs
@@ -133,7 +133,7 @@ def test_a_history_has_every_row_where_there_is_room(
     assert table.to_pylist() == [
         {name: row[name] for name in table.schema.names} for row in expected
     ]
-    left_out = {"order", "site", "quantity", "sketch_keys", "sketch_counts"}
+    left_out = {"order", "site", "quantity", "backward", "sketch_keys", "sketch_counts"}
     assert set(table.schema.names) == set(STATS.names) - left_out
 
 
@@ -305,7 +305,7 @@ def test_a_run_that_has_only_begun_can_be_read(tmp_path: Path) -> None:
     summary = describe(folder, reader)
     assert (summary["step"], summary["steps"], summary["loss"]) == (None, 0, None)
     assert summary["loss_curve"] == []
-    assert reader.rows == {"stats": 0, "sites": 0, "steps": 0, "scalars": 0, "notes": 0}
+    assert reader.rows == dict.fromkeys(TABLES, 0)
     assert reader.heatmap().num_rows == 0
     assert reader.scalars().num_rows == reader.sites().num_rows == reader.notes().num_rows == 0
     assert (reader.scalar_names(), reader.quantities()) == ([], [])

@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+import threading
 import warnings
 from pathlib import Path
 
@@ -17,6 +18,7 @@ import models
 import pyarrow as pa
 import pytest
 import torch
+from reading import observations, read
 from torch import nn
 from torch.nn.modules import module as torch_module
 
@@ -24,17 +26,6 @@ import backlight
 from backlight.errors import Guard
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*nested.*:UserWarning")
-
-
-def read(path: Path, table: str) -> list[dict]:
-    file = path / table / "0-0000.arrows"
-    return pa.ipc.open_stream(file).read_all().to_pylist() if file.exists() else []
-
-
-def observations(path: Path) -> list[dict]:
-    """The rows of `stats`, each with its site's row."""
-    sites = {site["site"]: site for site in read(path, "sites")}
-    return [{**sites[row["site"]], **row} for row in read(path, "stats")]
 
 
 def assert_same(left: object, right: object, where: str = "state") -> None:
@@ -343,7 +334,7 @@ SCRIPT = """
 import os, signal, sys, torch, backlight
 model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ReLU(), torch.nn.Linear(4, 1))
 optimizer = torch.optim.Adam(model.parameters())
-run = backlight.watch(model, optimizer, root=sys.argv[1], project="p", name="n")
+run = backlight.watch(model, optimizer, root=sys.argv[1], project="p", name="n", every=1)
 for step in range(20):
     loss = model(torch.randn(8, 4)).square().mean()
     optimizer.zero_grad(); loss.backward(); optimizer.step(); run.log(loss=loss)
@@ -478,7 +469,7 @@ def test_a_fault_in_the_recorder_never_reaches_training(root, monkeypatch):
     problem = models.mlp()
     run = backlight.watch(problem.model, problem.optimizer, root=root)
     # The recorder has no known fault to provoke, so one is put in.
-    run._reducer.observe = lambda *_, **__: 1 / 0
+    run._observer.reducer.observe = lambda *_, **__: 1 / 0
     with pytest.warns(backlight.BacklightWarning, match="fault of its own"):
         models.train(problem, 3)
     run.finish()
@@ -504,3 +495,150 @@ def test_warnings_as_errors_do_not_stop_training(capsys):
         with Guard(strict=False)("testing"):
             raise ValueError("a fault")
     assert "a fault" in capsys.readouterr().err
+
+
+class TestHarm:
+    """What a hostile reader found once, and must never find again."""
+
+    def test_an_evaluation_between_steps_does_not_rename_the_next_step(self, root):
+        problem = models.mlp()
+
+        def evaluate(_: torch.Tensor) -> None:
+            problem.model.eval()
+            with torch.no_grad():
+                for _ in range(3):
+                    problem.model(torch.ones(4, 12))
+            problem.model.train()
+
+        with backlight.watch(problem.model, problem.optimizer, root=root, every=1) as run:
+            models.train(problem, 3, evaluate)
+        assert {site["call"] for site in read(run.path, "sites")} == {1}
+
+    def test_what_comes_after_finish_changes_nothing_on_disk(self, root, monkeypatch):
+        monkeypatch.setenv("BACKLIGHT_STRICT", "0")
+        problem = models.mlp()
+        run = backlight.watch(problem.model, problem.optimizer, root=root)
+        run.note("important")
+        run.finish()
+        with pytest.warns(backlight.BacklightWarning, match="the run has ended"):
+            run.note("later")
+            run.log(loss=1.0)
+        assert [row["text"] for row in read(run.path, "notes")] == ["important"]
+
+    @pytest.mark.parametrize("config", [{("a", 1): 2}, {"x": {1, 2}}, {"f": torch.nan}], ids=str)
+    def test_any_config_can_be_kept(self, root, config):
+        problem = models.mlp()
+        with backlight.watch(problem.model, problem.optimizer, root=root, config=config) as run:
+            models.train(problem, 1)
+        assert json.loads((run.path / "run.json").read_text())["config"]
+
+    def test_a_config_that_contains_itself_can_be_kept(self, root):
+        config: dict = {}
+        config["me"] = config
+        problem = models.mlp()
+        backlight.watch(problem.model, problem.optimizer, root=root, config=config).finish()
+
+    def test_a_tensor_without_storage_is_not_read(self, root):
+        class Freed(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.layer, self.same = nn.Linear(3, 3), nn.Identity()
+
+            def forward(self, x):
+                gone = torch.ones(1000, 1000)
+                part = gone[10:]
+                gone.untyped_storage().resize_(0)
+                self.same(gone)
+                self.same(part)
+                self.same(torch.ones(2, device="meta"))
+                return self.layer(x)
+
+        model = Freed()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        with backlight.watch(model, optimizer, root=root, every=1) as run:
+            model(torch.ones(2, 3)).sum().backward()
+            optimizer.step()
+        assert any(row["name"] == "layer:out.0" for row in observations(run.path))
+        assert not any(row["name"].startswith("same") for row in observations(run.path))
+
+    def test_a_module_that_cannot_be_hashed_may_stand_beside(self, root):
+        class Unhashable(nn.Module):
+            __hash__ = None
+
+            def forward(self, x):
+                return x.square().mean()
+
+        problem = models.mlp()
+        criterion = Unhashable()
+        with backlight.watch(problem.model, problem.optimizer, root=root, every=2) as run:
+            for _ in range(3):
+                criterion(torch.ones(2))
+                criterion(problem.model(torch.ones(2, 12))).backward()
+                problem.optimizer.step()
+        assert [row["step"] for row in read(run.path, "steps")] == [0, 1, 2]
+
+    def test_inside_a_transform_nothing_is_recorded_and_nothing_breaks(self, root):
+        model = nn.Sequential(nn.Linear(3, 3), nn.Identity())
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        with backlight.watch(model, optimizer, root=root, every=1) as run:
+            torch.vmap(model)(torch.ones(5, 3)).sum().backward()
+            optimizer.step()
+        outputs = [r for r in observations(run.path) if r["tensor_class"] == "output"]
+        assert outputs == []
+        assert any(row["name"] == "0.weight" for row in observations(run.path))
+
+    def test_odd_logs_and_notes_reach_nobody(self, root, monkeypatch):
+        monkeypatch.setenv("BACKLIGHT_STRICT", "0")
+        problem = models.mlp()
+        with backlight.watch(problem.model, problem.optimizer, root=root) as run:
+            with pytest.warns(backlight.BacklightWarning):
+                run.log(huge=10**400)
+            run.note("half a character: \ud800")
+            run.log(**{"half \ud800": 1.0})
+        assert [row["text"] for row in read(run.path, "notes")] == ["half a character: ?"]
+        assert [row["name"] for row in read(run.path, "scalars")] == ["half ?"]
+
+    def test_checkpointed_calls_that_cannot_be_told_apart_get_no_gradient(self, root):
+        class Twice(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.a = nn.Linear(1, 1)
+
+            def forward(self, x):
+                run = torch.utils.checkpoint.checkpoint
+                return run(self.a, x, use_reentrant=True) + 100 * run(
+                    self.a, x + 1, use_reentrant=True
+                )
+
+        model = Twice()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        with backlight.watch(model, optimizer, root=root, every=1) as run:
+            model(torch.ones(1, 1, requires_grad=True)).sum().backward()
+            optimizer.step()
+        rows = [r for r in observations(run.path) if r["name"].startswith("a")]
+        assert {row["name"] for row in rows if row["quantity"] == "value"} >= {
+            "a:out.0",
+            "a#2:out.0",
+        }
+        assert not [row for row in rows if row["quantity"] == "grad" and ":out" in row["name"]]
+
+    def test_other_threads_may_use_the_model(self, root):
+        problem = models.mlp()
+        with backlight.watch(problem.model, problem.optimizer, root=root, every=1) as run:
+            thread = threading.Thread(target=lambda: problem.model(torch.ones(9, 12)))
+            problem.optimizer.zero_grad()
+            loss = problem.loss(0)
+            thread.start()
+            thread.join()
+            loss.backward()
+            problem.optimizer.step()
+        assert {r["shape"][0] for r in observations(run.path) if r["name"] == "0:out.0"} == {16}
+
+    def test_a_failed_start_leaves_nothing_on_the_optimizer(self, root):
+        problem = models.mlp()
+        for wrong in ({"root": None}, {"root": "a\0b"}, {"name": "a\udcff"}, {"name": 5}):
+            with pytest.raises(backlight.BacklightError) as caught:
+                backlight.watch(problem.model, problem.optimizer, **{"root": root, **wrong})
+            assert "\n" not in str(caught.value)
+        models.train(problem, 1)
+        assert not problem.optimizer._optimizer_step_pre_hooks

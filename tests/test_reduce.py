@@ -10,9 +10,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from backlight.reduce import Reducer, native
+from backlight.reduce import native
+from backlight.reduce.reducer import Reducer
 from backlight.reduce.spec import NO_UNITS
-from backlight.schema import STATISTICS, sketch_edges, sketch_key
+from backlight.schema import STATISTICS, STATS, sketch_edges, sketch_key
 
 FLOATS = [
     torch.float64,
@@ -259,3 +260,209 @@ def test_a_value_lies_in_its_bin(value):
 
 def test_the_kernel_is_compiled_here():
     assert native.is_available(), native.why_unavailable()
+
+
+ITEM_DTYPES = [*FLOATS, *INTEGERS, *UNSIGNED, torch.complex64]
+
+
+def some_tensors(generator):
+    """Tensors of every kind: of any size, dtype and layout, and some for torch only."""
+    for dtype in ITEM_DTYPES:
+        for shape in [(), (0,), (5,), (64, 33), (4, 3, 2, 2)]:
+            yield (torch.randn(shape, generator=generator) * 3).to(dtype)
+    yield torch.randn(300, 501, generator=generator).t()
+    yield torch.randn(70_000, generator=generator)[::2]
+    yield torch.nn.Parameter(torch.randn(200, 200, generator=generator))
+    yield torch.tensor([1 + 2j]).conj().imag
+    yield torch.full((3, 3), torch.nan)
+    yield torch.tensor([1e-320, 1e300], dtype=torch.float64)
+
+
+@pytest.mark.parametrize("use_exchange", [True, False], ids=["exchange", "attributes"])
+@pytest.mark.parametrize("threads", [1, 2, 5])
+def test_many_at_once_equal_one_by_one(threads, use_exchange):
+    items = [
+        (t, n + 3, n % 4) for n, t in enumerate(some_tensors(torch.Generator().manual_seed(0)))
+    ]
+    before = torch.get_num_threads()
+    alone, together = Reducer(), Reducer()
+    native.connect(use_exchange=use_exchange)
+    try:
+        torch.set_num_threads(1)
+        for item in items:
+            alone.observe(*item, iteration=2)
+        torch.set_num_threads(threads)
+        together.observe_many(items, iteration=2)
+    finally:
+        torch.set_num_threads(before)
+        native.connect()
+    rows = together.take(step=1)
+    assert rows["order"].to_pylist() != sorted(rows["order"].to_pylist())  # torch's rows come last
+    # As text, because NaN is not equal to itself.
+    assert str(rows.to_pylist()) == str(alone.take(step=1).to_pylist())
+    assert len(rows) == len(items) == len({row["order"] for row in rows.to_pylist()})
+
+
+def test_many_work_without_the_kernel_and_without_items():
+    reducer = Reducer(use_native=False)
+    reducer.observe_many([])
+    assert reducer.take(step=1) is None
+    reducer.observe_many([(torch.ones(2), 4, 0), (torch.zeros(3), 5, 1)], iteration=7)
+    rows = reducer.take(step=1).to_pylist()
+    assert [(row["site"], row["iteration"], row["count"]) for row in rows] == [(4, 7, 2), (5, 7, 3)]
+
+
+@pytest.mark.parametrize("last", [torch.float32, torch.complex64], ids=str)
+def test_a_row_after_many_can_be_repeated(last):
+    reducer = Reducer()
+    reducer.observe_many([(torch.ones(2), 0, 0), (torch.full((3,), 2, dtype=last), 1, 0)])
+    reducer.repeat(reducer.last_row, 2)
+    rows = sorted(reducer.take(step=1).to_pylist(), key=lambda row: row["order"])
+    assert [row["site"] for row in rows] == [0, 1, 2]
+    assert {**rows[2], "site": 1, "order": 1} == rows[1]
+
+
+def test_items_that_are_none_are_refused():
+    with pytest.raises(TypeError, match="tuple"):
+        Reducer().observe_many([[torch.ones(2), 0, 0]])
+
+
+DIFFERENCE_DTYPES = [*FLOATS[:4], torch.int32, torch.complex64]
+
+
+@pytest.mark.parametrize("dtype", DIFFERENCE_DTYPES, ids=str)
+@given(data=st.data())
+def test_a_difference_is_that_of_torch(dtype, data):
+    new = data.draw(tensors(dtype))
+    old = data.draw(st.sampled_from([new.flip(0), new.clone(), new * 0, new.roll(1)]))
+    alone, together = Reducer(), Reducer()
+    alone.observe(new - old, site=1, quantity=3, iteration=2)
+    together.observe_difference(new, old, site=1, quantity=3, iteration=2)
+    assert str(together.take(step=1).to_pylist()) == str(alone.take(step=1).to_pylist())
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda t: t.t().contiguous().t(),  # the same shape, another layout
+        lambda t: t[:1].expand_as(t),
+        lambda t: t.to(torch.float64),
+        lambda t: t[0],  # broadcast
+        lambda t: torch.nn.Parameter(t * 0.9),
+    ],
+)
+def test_a_difference_of_unlike_tensors(change):
+    new = torch.randn(40, 30, generator=torch.Generator().manual_seed(0))
+    old = change(new * 0.9)
+    reducer = Reducer()
+    reducer.observe_difference(new, old, site=0, quantity=3)
+    assert_row(reducer.take(step=1).to_pylist()[0], (new - old).detach())
+
+
+def test_differences_of_views_and_chunks():
+    generator = torch.Generator().manual_seed(0)
+    new, old = (torch.randn(300, 500, generator=generator) for _ in range(2))
+    pairs = [(new, old), (new.t(), old.t()), (new[:, ::2], old[:, ::2]), (new[3], old[3])]
+    alone, together = Reducer(), Reducer()
+    for number, (a, b) in enumerate(pairs):
+        alone.observe(a - b, site=number, quantity=3)
+    together.observe_many([(a, number, 3, b) for number, (a, b) in enumerate(pairs)])
+    expected, found = alone.take(step=1).to_pylist(), together.take(step=1).to_pylist()
+    for row, other in zip(found, expected, strict=True):
+        assert row.pop("std") == pytest.approx(other.pop("std"), rel=1e-12)
+        assert row.pop("mean") == pytest.approx(other.pop("mean"), rel=1e-9, abs=1e-15)
+        assert row.pop("rms") == pytest.approx(other.pop("rms"), rel=1e-12)
+        assert row.pop("abs_mean") == pytest.approx(other.pop("abs_mean"), rel=1e-12)
+        assert row == other
+
+
+def test_tensors_without_memory_are_left_to_torch():
+    meta = torch.empty(3, device="meta")
+    table = native.new_table()
+    assert table.observe(meta, 0, 0, 0, 0, NO_UNITS) == -1
+    assert table.observe(torch.ones(1).to_sparse(), 0, 0, 0, 0, NO_UNITS) == -1
+    assert table.observe(torch.ones([1] * 13), 0, 0, 0, 0, NO_UNITS) == -1
+    assert table.observe_many([(meta, 0, 0), (torch.ones(1), 0, 0), (meta, 0, 0)], 0, 0) == [0, 2]
+    assert len(table) == 1
+
+
+def test_the_columns_are_those_of_the_schema():
+    reducer = Reducer()
+    reducer.backwards = ["", "généré"]
+    reducer.observe(torch.full((2,), torch.nan), site=0, quantity=3)
+    reducer.observe(torch.ones(4, 3), site=1, quantity=5, unit_dim=1)
+    batch = reducer.take(step=2**40)
+    copy = batch.to_pylist()
+    reducer.observe(torch.zeros(100), site=5, quantity=0)  # a batch has its own memory
+    batch.validate(full=True)
+    assert tuple(STATS.names) == native._kernel.COLUMNS and batch.schema == STATS
+    assert batch.to_pylist() == copy
+    assert [row["quantity"] for row in copy] == ["update", "grad"]
+    assert [row["backward"] for row in copy] == ["", "généré"]
+    assert [row["mean"] for row in copy] == [None, 1.0]
+    assert [row["units"] for row in copy] == [None, 3]
+    assert {row["step"] for row in copy} == {2**40}
+
+
+def test_a_quantity_without_a_name_is_refused():
+    reducer = Reducer()
+    reducer.observe(torch.ones(2), site=0, quantity=4)
+    with pytest.raises(IndexError, match="no name"):
+        reducer.take(step=1)
+
+
+def test_the_last_row_is_that_of_the_last_item():
+    numbers = torch.arange(3, dtype=torch.int32)  # a difference of integers is left to torch
+    reducer = Reducer()
+    reducer.observe_many([(torch.ones(2), 0, 0), (numbers, 1, 3, numbers), (torch.ones(5), 2, 0)])
+    reducer.repeat(reducer.last_row, 3, iteration=1)
+    rows = {row["site"]: row for row in reducer.take(step=1).to_pylist()}
+    assert rows[3] == {**rows[2], "site": 3, "order": 3, "iteration": 1}
+    assert rows[1]["zeros"] == 3
+
+
+@pytest.mark.parametrize("use_native", [True, False], ids=["kernel", "torch"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64], ids=str)
+@pytest.mark.parametrize("shape", [(2, 1), (3, 300), (130, 9), (5, 4, 3, 3), (600, 257)])
+def test_units_of_any_size(shape, dtype, use_native):
+    tensor = torch.randn(shape, generator=torch.Generator().manual_seed(0)).to(dtype)
+    tensor[:, : shape[1] // 3] = 0
+    tensor[:, shape[1] // 3 : shape[1] // 2] = 0.5
+    row = observe(tensor, use_native=use_native, unit_dim=1)
+    assert_row(row, tensor, check_units=1)
+
+
+@pytest.mark.parametrize("use_native", [True, False], ids=["kernel", "torch"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+def test_units_that_are_not_finite(dtype, use_native):
+    inf, nan = torch.inf, torch.nan
+    columns = [
+        [nan, nan, nan],
+        [inf, inf, inf],
+        [inf, 1.0, inf],
+        [inf, -inf, inf],
+        [0.0, 0.0, nan],
+        [0.0, -0.0, 0.0],
+        [2.0, 2.0, 2.0],
+        [1e-40, 0.0, 0.0],
+    ]
+    tensor = torch.tensor(columns, dtype=dtype).t()
+    row = observe(tensor, use_native=use_native, unit_dim=1)
+    assert_row(row, tensor, check_units=1)
+    assert (row["dead_units"], row["constant_units"]) == (1, 3)
+
+
+def test_units_in_any_layout_and_on_any_threads():
+    tensor = torch.randn(16, 24, 20, 20, generator=torch.Generator().manual_seed(0)).relu()
+    tensor[:, 3] = 0
+    layouts = [tensor, tensor.contiguous(memory_format=torch.channels_last), tensor[:, :, ::2]]
+    before = torch.get_num_threads()
+    for layout in layouts:
+        rows = []
+        for threads in (1, 2, 3):
+            torch.set_num_threads(threads)
+            rows.append(observe(layout, unit_dim=1))
+        torch.set_num_threads(before)
+        assert rows[0] == rows[1] == rows[2]
+        assert_row(rows[0], layout, check_units=1)
+        assert rows[0]["dead_units"] == 1

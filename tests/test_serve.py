@@ -18,6 +18,7 @@ import pytest
 from sample_runs import SampleRun, write_sample_run
 
 from backlight.errors import BacklightError
+from backlight.schema import TABLES
 from backlight.serve.app import NO_BUNDLE
 from backlight.serve.live import Hub
 from backlight.serve.security import access_for, host_name
@@ -119,7 +120,7 @@ def test_a_run_says_what_there_is(client: httpx.Client) -> None:
     assert answer["modules"][1].keys() == {"name", "class", "parameters", "extra"}
     assert answer["scalar_names"] == ["loss", "lr"]
     assert answer["quantities"] == ["value", "grad", "grad_applied", "update"]
-    assert answer["rows"].keys() == {"stats", "sites", "steps", "scalars", "notes"}
+    assert answer["rows"].keys() == TABLES.keys()
     assert answer["rows"]["steps"] == 120
     assert answer["problems"] == []
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,29 +11,50 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import torch
 
+    from backlight.capture.select import Pattern
     from backlight.recorder import Run
+    from backlight.schedule import Schedule
 
 
 def watch(
-    model: torch.nn.Module,
-    optimizer: torch.optim.Optimizer,
+    model: torch.nn.Module | Mapping[str, torch.nn.Module],
+    optimizer: torch.optim.Optimizer | Sequence[torch.optim.Optimizer],
     *,
     project: str | None = None,
     name: str | None = None,
     root: str | Path = "backlight-runs",
     config: Mapping[str, Any] | None = None,
-    every: int = 1,
+    every: int | None = None,
+    budget: float | None = None,
+    schedule: Collection[int] | Callable[..., bool] | Schedule | None = None,
+    include: Pattern | Iterable[Pattern] | None = None,
+    exclude: Pattern | Iterable[Pattern] | None = None,
+    classes: Collection[str] | None = None,
+    blackbox: int = 0,
+    resume: str | Path | None = None,
 ) -> Run:
     """Record what happens inside a model while it trains. The training loop stays as it is.
 
     Args:
-        model: the module that is trained.
-        optimizer: the optimizer that trains it; its `step()` ends a training step.
+        model: the module that is trained, or several by name.
+        optimizer: the optimizer that trains it, or several; a training step ends when each has
+            stepped.
         project: the folder of runs that belong together; by default the script's name.
         name: the run's name; by default the time. Where it is taken, a number is added.
         root: the folder that projects are written to.
         config: settings to keep with the run, such as the learning rate.
         every: record each n-th step, beginning with the first.
+        budget: keep the time spent recording under this share of training; 0.03 by default.
+        schedule: which steps to record: a set of steps, a function of the step's number (and
+            kind), or a `backlight.schedule.Schedule`.
+        include: record only sites whose names match one of these regular expressions, or for which
+            a function of the `Site` is true.
+        exclude: do not record these sites, given in the same way.
+        classes: record only these tensor classes: input, output, parameter, buffer, optimizer,
+            tensor.
+        blackbox: hold this many of the last steps in memory, and write them when something
+            happens: a non-finite value, a spike, an exception, the end.
+        resume: go on with this earlier run instead of beginning a new one.
 
     >>> import tempfile, torch, backlight
     >>> model = torch.nn.Linear(2, 1)
@@ -45,7 +66,7 @@ def watch(
     ...         loss.backward()
     ...         optimizer.step()
     ...         run.log(loss=loss)
-    >>> run.step, run.path.name
+    >>> run.current_step, run.path.name
     (2, 'first')
     """
     from backlight.recorder import start
@@ -57,8 +78,31 @@ def watch(
         name=f"{datetime.now():%Y-%m-%d_%H-%M-%S}" if name is None else name,
         root=root,
         config=config,
-        every_steps=every,
+        every=every,
+        budget=budget,
+        schedule=schedule,
+        include=include,
+        exclude=exclude,
+        classes=classes,
+        blackbox=blackbox,
+        resume=resume,
     )
+
+
+def tap(tensor: torch.Tensor, name: str) -> torch.Tensor:
+    """Name a tensor inside a `forward`, without knowing the run; returns the tensor.
+
+    It is recorded under the module that runs, as `module:name`, by every run that records now, and
+    costs next to nothing if there is none.
+
+    >>> import torch, backlight
+    >>> backlight.tap(torch.ones(2), "half-way")
+    tensor([1., 1.])
+    """
+    recorder = sys.modules.get("backlight.recorder")
+    if recorder is not None:
+        recorder.tap(tensor, name)
+    return tensor
 
 
 def _script_name() -> str:

@@ -62,7 +62,7 @@ class Guard:
         self.faults[what] += 1
         if self.faults[what] == 1:
             place = traceback.extract_tb(error.__traceback__)[-1]
-            _warn(
+            tell(
                 f"Backlight met a fault of its own while {what} "
                 f"({place.name}, line {place.lineno}); training goes on, "
                 "and what was not recorded is missing from the run."
@@ -74,16 +74,16 @@ class Guard:
             raise BacklightError(sentence)
         self.faults[sentence] += 1
         if self.faults[sentence] == 1:
-            _warn(sentence)
+            tell(sentence)
 
     def as_dict(self) -> dict[str, int]:
         """The faults and how often each happened."""
         return dict(self.faults)
 
 
-def _warn(message: str) -> None:
+def tell(message: str) -> None:
+    """Warn the user; where warnings are errors, only print: training must not end for ours."""
     try:
         warnings.warn(message, BacklightWarning, stacklevel=4)
     except BacklightWarning:
-        # The user turned warnings into errors; training must not end because of ours.
         print(f"backlight: {message}", file=sys.stderr)

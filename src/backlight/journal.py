@@ -1,8 +1,7 @@
 """What a run writes besides statistics, and when: steps, scalars, notes and `run.json`.
 
-The statistics of a recorded step are written as soon as it ends. Steps and scalars wait for the
-next step to begin, because what is logged after a step still belongs to it: they are written then
-if the step was recorded, and otherwise every fifth of a second.
+A recorded step is written as soon as it ends, and what is logged after it at once. Other steps, and
+the scalars logged in them, are written together, every fifth of a second.
 """
 
 from __future__ import annotations
@@ -16,6 +15,7 @@ from typing import Any, Literal
 
 import pyarrow as pa
 
+from backlight.blackbox import StepRecord
 from backlight.errors import Guard
 from backlight.schema import FORMAT_VERSION, SCALARS, STEPS, RunInfo
 from backlight.store.runs import process_started
@@ -28,14 +28,19 @@ class Journal:
     """The written side of a run. Once the disk fails, it stops and says so; training goes on."""
 
     def __init__(
-        self, writer: RunWriter, project: str, config: Mapping[str, Any], guard: Guard
+        self,
+        writer: RunWriter,
+        project: str,
+        config: Mapping[str, Any],
+        guard: Guard,
+        earlier: RunInfo | None = None,
     ) -> None:
         self._writer = writer
         self._guard = guard
         self._steps: list[dict[str, Any]] = []
         self._scalars: list[tuple[int, str, float, float]] = []
         self._flushed_at = time.monotonic()
-        self._is_due = False
+        self._is_last_recorded = False
         self._is_stopped = False
         self._totals = {"steps": 0, "recorded_steps": 0, "observations": 0}
         self._secs = {"training": 0.0, "recording": 0.0}
@@ -50,6 +55,9 @@ class Journal:
             pid_started=process_started(os.getpid()),
             config=dict(config),
         )
+        if earlier is not None:
+            self._info.id, self._info.created_at = earlier.id, earlier.created_at
+            self._info.config = {**earlier.config, **config}
 
     def start(self, environment: dict[str, Any], modules: list[dict[str, Any]]) -> None:
         """Write `run.json` for the first time."""
@@ -57,55 +65,66 @@ class Journal:
         self._info.modules = modules
         self._writer.write_info(self._info)
 
-    def stats(self, batch: pa.RecordBatch | None, new_sites: list[dict[str, Any]]) -> None:
-        """Write a step's statistics, and before them the sites that they are the first to name."""
-        if self._is_stopped:
-            return
-        try:
-            self._writer.append_rows("sites", new_sites)
-            if batch is not None:
-                self._writer.append("stats", batch)
-                self._totals["observations"] += batch.num_rows
-        except OSError as error:
-            self._stop(error)
+    def sites(self, new_sites: list[dict[str, Any]]) -> None:
+        """Write sites, before the first statistics that name them."""
+        self._try(self._writer.append_rows, "sites", new_sites)
 
-    def step(self, **row: Any) -> None:
-        """Note that a step has ended; it is written when the next one begins."""
+    def record(self, record: StepRecord) -> None:
+        """Write what was captured of a step, and note the step."""
+        if record.stats is not None and record.row["recorded"]:
+            self._try(self._writer.append, "stats", record.stats)
+            self._totals["observations"] += record.stats.num_rows
+        row = record.row
         self._steps.append(row)
-        self._is_due = self._is_due or row["recorded"]
+        self._is_last_recorded = row["recorded"]
         self._totals["steps"] += 1
         self._totals["recorded_steps"] += row["recorded"]
         self._secs["training"] += row["duration_secs"]
         self._secs["recording"] += row["recording_secs"]
+        if row["recorded"]:
+            self.flush()
 
-    def scalar(self, step: int, name: str, value: Any) -> None:
-        """Take a number that the user logged."""
+    def scalar(self, step: int, name: str, value: Any) -> float | None:
+        """Take a number that the user logged, and return it; None if it is no number."""
         try:
             # item() and not float(): a tensor that requires a gradient would warn.
             number = float(value.item() if hasattr(value, "item") else value)
-        except (TypeError, ValueError, RuntimeError):
+        except (TypeError, ValueError, RuntimeError, OverflowError):
             self._guard.mistake(
                 f"log({name}=…) got a {type(value).__name__} that is not one number: "
                 "log a float, an int or a tensor of one element."
             )
-            return
-        self._scalars.append((step, name, number, time.time()))
+            return None
+        self._scalars.append((step, _text(name), number, time.time()))
+        return number
 
     def note(self, step: int, text: str) -> None:
         """Write a note at once."""
-        row = {"step": step, "text": str(text), "written_at": time.time()}
+        row = {"step": step, "text": _text(text), "written_at": time.time()}
         self._try(self._writer.append_rows, "notes", [row])
 
-    def flush_if_due(self) -> None:
-        """Write what waits, if a recorded step is among it or it has waited long enough."""
-        if self._is_due or time.monotonic() - self._flushed_at > _FLUSH_SECS:
+    def event(self, step: int, kind: str, text: str, site: int = -1) -> None:
+        """Write that something happened, at once."""
+        row = {
+            "step": step,
+            "kind": kind,
+            "site": site,
+            "text": _text(text),
+            "happened_at": time.time(),
+        }
+        self._try(self._writer.append_rows, "events", [row])
+
+    def flush_if_due(self, *, is_between_steps: bool = False) -> None:
+        """Write what waits, if it has waited long enough or belongs to a step that is written."""
+        is_late = is_between_steps and self._is_last_recorded
+        if is_late or time.monotonic() - self._flushed_at > _FLUSH_SECS:
             self.flush()
 
     def flush(self) -> None:
         """Write what waits."""
         steps, self._steps = self._steps, []
         scalars, self._scalars = self._scalars, []
-        self._is_due, self._flushed_at = False, time.monotonic()
+        self._flushed_at = time.monotonic()
         if steps:
             columns = [[row[name] for row in steps] for name in STEPS.names]
             self._append("steps", columns)
@@ -146,6 +165,8 @@ class Journal:
             write(*arguments)
         except OSError as error:
             self._stop(error)
+        except Exception as error:
+            self._guard.catch("writing", error)
 
     def _stop(self, error: OSError) -> None:
         self._is_stopped = True
@@ -154,3 +175,8 @@ class Journal:
             f"({error.strerror or error}) and stops recording; training goes on, "
             "and what was written so far stays readable."
         )
+
+
+def _text(value: object) -> str:
+    """Text that can be written: halves of characters, which UTF-8 has none for, become '?'."""
+    return str(value).encode("utf-8", "replace").decode("utf-8")

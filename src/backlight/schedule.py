@@ -1,21 +1,191 @@
-"""Which steps are recorded: a schedule is a plain function from a step's number to yes or no."""
+"""Which steps are recorded.
+
+A schedule says for each step, by its number and kind, why it is recorded, or None. It may learn
+from what recording costs. The default keeps that under a share of the training time.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TypeAlias
+from collections import Counter
+from collections.abc import Callable, Collection
+from typing import Protocol, runtime_checkable
 
 from backlight.errors import BacklightError
 
-Schedule: TypeAlias = Callable[[int], bool]
+
+@runtime_checkable
+class Schedule(Protocol):
+    """Decides which steps are recorded."""
+
+    def wants(self, step: int, kind: str) -> str | None:
+        """Why this step is recorded, in a word or two; None if it is not."""
+
+    def learn(self, kind: str, duration_secs: float, recording_secs: float) -> None:
+        """A step has ended; recording took a part of its duration, 0 if there was none."""
 
 
-def every(n: int) -> Schedule:
-    """Record each n-th step, the first one included.
+class Every:
+    """Each n-th step, the first one included.
 
-    >>> [step for step in range(25) if every(10)(step)]
+    >>> [step for step in range(25) if Every(10).wants(step, "train")]
     [0, 10, 20]
     """
-    if isinstance(n, bool) or not isinstance(n, int) or n < 1:
-        raise BacklightError(f"every={n!r} is not a whole number of steps: use 1 or more.")
-    return lambda step: step % n == 0
+
+    def __init__(self, n: int) -> None:
+        if isinstance(n, bool) or not isinstance(n, int) or n < 1:
+            raise BacklightError(f"every={n!r} is not a whole number of steps: use 1 or more.")
+        self._n = n
+
+    def wants(self, step: int, kind: str) -> str | None:
+        """Yes for each n-th step."""
+        return f"every {self._n}" if step % self._n == 0 else None
+
+    def learn(self, kind: str, duration_secs: float, recording_secs: float) -> None:
+        """Costs change nothing."""
+
+
+class PerKind:
+    """Each kind of step on its own: a gap of at least `gap` steps, which grows by `backoff`.
+
+    >>> schedule = PerKind(gap=1, backoff=2.0)
+    >>> [step for step in range(20) if schedule.wants(step, "train")]
+    [0, 1, 3, 7, 15]
+    >>> schedule.wants(16, "rare")
+    'first of its kind'
+    """
+
+    def __init__(self, *, gap: int = 1, backoff: float = 1.0) -> None:
+        if gap < 1 or backoff < 1:
+            raise BacklightError(
+                f"PerKind(gap={gap!r}, backoff={backoff!r}): both must be at least 1."
+            )
+        self._first_gap, self._backoff = gap, backoff
+        self._gaps: dict[str, float] = {}
+        self._last: dict[str, int] = {}
+
+    def wants(self, step: int, kind: str) -> str | None:
+        """Yes for the first step of a kind, and after a long enough gap since its last one."""
+        if kind not in self._last:
+            self._last[kind], self._gaps[kind] = step, float(self._first_gap)
+            return "first of its kind"
+        if step - self._last[kind] < self._gaps[kind]:
+            return None
+        self._last[kind] = step
+        self._gaps[kind] *= self._backoff
+        return "gap of its kind"
+
+    def learn(self, kind: str, duration_secs: float, recording_secs: float) -> None:
+        """Costs change nothing."""
+
+
+class Chosen:
+    """The steps of a set, or those that a function of the step's number and kind says yes to.
+
+    >>> schedule = Chosen({3, 5})
+    >>> [step for step in range(8) if schedule.wants(step, "train")]
+    [3, 5]
+    >>> Chosen(lambda step: step < 2).wants(1, "train")
+    'chosen'
+    """
+
+    def __init__(self, choice: Collection[int] | Callable[..., bool]) -> None:
+        self._steps = None if callable(choice) else frozenset(choice)
+        self._ask = choice if callable(choice) else None
+        self._takes_kind = self._ask is not None and _takes_two(self._ask)
+
+    def wants(self, step: int, kind: str) -> str | None:
+        """What the set or the function says."""
+        if self._ask is None:
+            return "chosen" if step in (self._steps or ()) else None
+        answer: object = self._ask(step, kind) if self._takes_kind else self._ask(step)
+        if answer is not None and not isinstance(answer, (bool, int)):
+            raise BacklightError(
+                f"The schedule answered {answer!r} for step {step}: return True or False."
+            )
+        return "chosen" if answer else None
+
+    def learn(self, kind: str, duration_secs: float, recording_secs: float) -> None:
+        """Costs change nothing."""
+
+
+class Budget:
+    """Keeps the time spent recording under a share of the training time.
+
+    Dense at the start: the first steps of each kind are recorded. After that a step is recorded
+    when the budget can pay for it; a kind that is rare is also recorded at its 16th, 32nd, 64th, …
+    step, so that it is never starved.
+
+    >>> schedule = Budget(0.5)
+    >>> for step in range(100):
+    ...     cost = 2.0 if schedule.wants(step, "train") else 0.0
+    ...     schedule.learn("train", 1.0 + cost, cost)
+    >>> round(schedule.share, 1)
+    0.5
+    """
+
+    dense_steps = 8
+
+    def __init__(self, share: float) -> None:
+        if isinstance(share, bool) or not isinstance(share, (int, float)) or not 0 < share <= 1:
+            raise BacklightError(f"budget={share!r} is no share of the time: use 0.03 for 3%.")
+        self._budget = share
+        self._training_secs = self._recording_secs = 0.0
+        self._costs: dict[str, float] = {}
+        self._seen: Counter[str] = Counter()
+
+    @property
+    def share(self) -> float:
+        """The share of the time without recording that recording took so far."""
+        return self._recording_secs / self._training_secs if self._training_secs else 0.0
+
+    def wants(self, step: int, kind: str) -> str | None:
+        """Yes while the budget pays for what a step of this kind is known to cost."""
+        seen = self._seen[kind]
+        if seen < self.dense_steps:
+            return "start"
+        if seen >= 2 * self.dense_steps and (seen & (seen - 1)) == 0:
+            return "rare kind"
+        paid = self._recording_secs + self._costs.get(kind, 0.0)
+        return "budget" if paid <= self._budget * self._training_secs else None
+
+    def learn(self, kind: str, duration_secs: float, recording_secs: float) -> None:
+        """Pay for a recorded step, and let the others earn."""
+        self._seen[kind] += 1
+        self._training_secs += max(duration_secs - recording_secs, 0.0)
+        self._recording_secs += recording_secs
+        if recording_secs:
+            before = self._costs.get(kind, recording_secs)
+            self._costs[kind] = before + 0.2 * (recording_secs - before)
+
+
+def make_schedule(every: int | None, budget: float | None, schedule: object | None) -> Schedule:
+    """The schedule that the options of `backlight.watch` ask for; at most one may be given."""
+    if sum(option is not None for option in (every, budget, schedule)) > 1:
+        raise BacklightError("Give only one of every=, budget= and schedule=.")
+    if every is not None:
+        return Every(every)
+    if schedule is None:
+        return Budget(0.03 if budget is None else budget)
+    if isinstance(schedule, Schedule):
+        return schedule
+    if callable(schedule) or (
+        isinstance(schedule, Collection) and all(isinstance(step, int) for step in schedule)
+    ):
+        return Chosen(schedule)
+    raise BacklightError(
+        f"schedule is a {type(schedule).__name__}: pass a set of steps, a function of the step's "
+        "number, or a backlight.schedule.Schedule."
+    )
+
+
+def _takes_two(function: Callable[..., bool]) -> bool:
+    """Whether a function wants the step's kind beside its number."""
+    from inspect import Parameter, signature
+
+    try:
+        parameters = signature(function).parameters.values()
+    except (TypeError, ValueError):
+        return False
+    positional = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
+    required = [p for p in parameters if p.kind in positional and p.default is Parameter.empty]
+    return len(required) >= 2

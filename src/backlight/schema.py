@@ -50,6 +50,7 @@ STATS: Final = pa.schema(
         _required("order", pa.int32()),  # position among the observations of this step
         _required("site", pa.int32()),
         _required("quantity", pa.utf8()),
+        _required("backward", pa.utf8()),  # which backward pass, where the user names them
         _required("dtype", pa.utf8()),
         _required("shape", pa.list_(pa.int64())),
         *(_required(name, pa.int64()) for name in COUNTS),
@@ -72,6 +73,9 @@ SITES: Final = pa.schema(
         _required("module_class", pa.utf8()),
         _required("place", pa.utf8()),  # "out.0", "weight", "exp_avg": the name within the module
         _required("call", pa.int32()),  # 1 for the first call of the module in an iteration
+        _required("node", pa.utf8()),  # what the graph shows; several sites are roles of one node
+        _required("role", pa.utf8()),
+        _required("kind", pa.utf8()),  # of a named tensor: input, hidden, target, loss or helper
         _required("aliases", pa.list_(pa.utf8())),  # other names of the same tensor (tied weights)
         _required("first_step", pa.int64()),
     ]
@@ -83,6 +87,9 @@ STEPS: Final = pa.schema(
         _required("kind", pa.utf8()),
         _required("recorded", pa.bool_()),
         _required("reason", pa.utf8()),
+        _required("iterations", pa.int32()),
+        pa.field("batch_size", pa.int64()),
+        _required("graph", pa.utf8()),  # names graphs/<graph>.json; empty where none was walked
         _required("started_at", pa.float64()),  # seconds since the epoch
         _required("duration_secs", pa.float64()),
         _required("recording_secs", pa.float64()),  # the part of the duration that recording took
@@ -106,12 +113,54 @@ NOTES: Final = pa.schema(
     ]
 )
 
+EVENTS: Final = pa.schema(
+    [
+        _required("step", pa.int64()),
+        _required("kind", pa.utf8()),  # nonfinite, spike, condition, exception, end, …
+        _required("site", pa.int32()),  # -1 where it is about no single site
+        _required("text", pa.utf8()),
+        _required("happened_at", pa.float64()),
+    ]
+)
+
+SAMPLES: Final = pa.schema(
+    [
+        _required("step", pa.int64()),
+        _required("iteration", pa.int32()),
+        _required("site", pa.int32()),
+        _required("quantity", pa.utf8()),
+        _required("sample", pa.int32()),  # position in the batch
+        pa.field("data_index", pa.int64()),  # position in the user's data set, where given
+        pa.field("mean", pa.float64()),
+        pa.field("abs_mean", pa.float64()),
+        pa.field("std", pa.float64()),
+        pa.field("abs_max", pa.float64()),
+    ]
+)
+
+CALLS: Final = pa.schema(
+    [
+        _required("step", pa.int64()),
+        _required("iteration", pa.int32()),
+        _required("order", pa.int32()),
+        _required("function", pa.utf8()),  # torch.nn.functional.cross_entropy
+        _required("module", pa.utf8()),  # the module whose forward it ran in; "" is the loop itself
+        _required("arguments", pa.utf8()),  # JSON: each argument's shape, dtype, range or value
+        _required("result", pa.utf8()),  # JSON, in the same way
+        _required("source", pa.utf8()),  # file:line of the user's code
+        _required("code", pa.utf8()),  # that line
+    ]
+)
+
 TABLES: Final[dict[str, pa.Schema]] = {
     "stats": STATS,
     "sites": SITES,
     "steps": STEPS,
     "scalars": SCALARS,
     "notes": NOTES,
+    "events": EVENTS,
+    "samples": SAMPLES,
+    "calls": CALLS,
 }
 
 SKETCH_BIAS: Final = 1074
@@ -162,6 +211,9 @@ class Site:
     module_class: str
     place: str
     call: int = 1
+    node: str = ""
+    role: str = ""
+    kind: str = ""
     aliases: tuple[str, ...] = ()
     first_step: int = 0
 

@@ -1,23 +1,26 @@
-"""Sees the outputs of every module's call and their gradients.
+"""Sees the inputs and outputs of every module's call.
 
 The hooks are torch's process-wide module hooks, set only while a step is recorded: a step that is
 not recorded runs without any, a model of ten thousand modules costs no more to attach than one of
 ten, and nothing is ever put on the user's modules, so copying, pickling and exporting them is as it
-was. Gradients come from a hook on the output tensor itself; it goes when the graph goes.
+was. Only a model that is compiled gets hooks of its own, because a compiler has to meet them when
+it compiles, and keeps them.
 """
 
 from __future__ import annotations
 
-import weakref
+import sys
 from collections import Counter
 from collections.abc import Callable
+from threading import get_ident
 from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import nn
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 
-from backlight.capture.trees import tensors_in
+from backlight.capture.names import ModelNames, is_compiled, unwrap
+from backlight.capture.trees import inputs_in, outputs_in
 
 
 class Call(NamedTuple):
@@ -25,124 +28,178 @@ class Call(NamedTuple):
 
     module: str
     module_class: str
-    number: int  # 1 for the first call of this module in the iteration
+    number: int  # 1 for the first call of this module in the iteration; 0 where it is unknown
     is_recomputed: bool  # run again inside the backward pass, by checkpointing
 
 
 class ModuleListener(Protocol):
     """What a recorder wants to know of the modules."""
 
+    def on_pass(self) -> bool:
+        """A call begins that no other call is around; answer whether it is part of a step."""
+
+    def on_enter(self, call: Call) -> None:
+        """A call begins."""
+
+    def on_input(self, call: Call, place: str, tensor: torch.Tensor) -> None:
+        """A call is given `tensor`, at `place` of its arguments."""
+
     def on_output(self, call: Call, place: str, tensor: torch.Tensor) -> None:
-        """A call of a module has returned `tensor`, at `place` of what it returned."""
+        """A call has returned `tensor`, at `place` of what it returned."""
+
+    def on_leave(self, call: Call) -> None:
+        """A call has ended, after its outputs."""
+
+    def on_compiled(self) -> None:
+        """A compiled model is about to run for the first time."""
 
     def on_fault(self, doing: str, error: Exception) -> None:
-        """The hook itself failed."""
-
-
-class ModuleNames:
-    """The qualified names of a model's modules, by identity, without keeping any alive."""
-
-    def __init__(self, model: nn.Module) -> None:
-        self._model = weakref.ref(model)
-        self._names: dict[int, tuple[weakref.ref[nn.Module], str, str]] = {}
-        self._strangers: weakref.WeakSet[nn.Module] = weakref.WeakSet()
-        self.scan()
-
-    def scan(self) -> None:
-        """Read the names again: modules may have been added or replaced."""
-        model = self._model()
-        if model is None:
-            return
-        self._names = {
-            id(module): (weakref.ref(module), name, type(module).__name__)
-            for name, module in model.named_modules()
-        }
-
-    def find(self, module: nn.Module) -> tuple[str, str] | None:
-        """The module's name and class, or None if it is no part of the model."""
-        entry = self._names.get(id(module))
-        if entry is not None and entry[0]() is module:
-            return entry[1], entry[2]
-        if module in self._strangers:
-            return None
-        self.scan()
-        entry = self._names.get(id(module))
-        if entry is None:
-            self._strangers.add(module)
-            return None
-        return entry[1], entry[2]
+        """A hook itself failed."""
 
 
 class ModuleCapture:
-    """Tells a listener about every module call of a model while it is attached."""
+    """Tells a listener about every module call of the models while it is attached."""
 
-    def __init__(self, model: nn.Module, listener: ModuleListener) -> None:
-        self.names = ModuleNames(model)
+    def __init__(self, names: ModelNames, listener: ModuleListener) -> None:
+        self.names = names
         self._listener = listener
         self._handles: list[Any] = []
         self._calls: Counter[str] = Counter()
-        self._open: list[tuple[nn.Module, int]] = []
+        self._open: list[tuple[nn.Module, Call]] = []
+        self._takes_keywords: set[str] = set()
+        self._is_listening = self._is_settled = False
+        self._thread = get_ident()
+
+    @property
+    def current_module(self) -> str:
+        """The qualified name of the innermost module that is running; empty outside of all."""
+        return self._open[-1][1].module if self._open else ""
 
     def attach(self) -> None:
         """Start to listen; calls are counted from 1 again."""
         self.restart_calls()
+        self._open.clear()
+        self._is_listening = True
         if not self._handles:
             self._handles = [
                 register_module_forward_pre_hook(self._before_call),
-                register_module_forward_hook(self._after_call),
+                # Always: an exception in a forward must not leave its calls open.
+                register_module_forward_hook(self._after_call, with_kwargs=True, always_call=True),
             ]
 
     def restart_calls(self) -> None:
-        """Count calls from 1 again."""
+        """Count calls from 1 again, in the thread that trains."""
         self._calls.clear()
-        self._open.clear()
+        self._thread = get_ident()
+
+    def settle(self) -> None:
+        """Put hooks on the modules themselves, for good: the compiler ends its graphs at them."""
+        self.remove()
+        self._is_settled = True
+        before = torch.compiler.disable(self._before_call)
+        after = torch.compiler.disable(self._after_call)
+        for module in self.names.modules():
+            self._handles += [
+                module.register_forward_pre_hook(before),
+                module.register_forward_hook(after, with_kwargs=True, always_call=True),
+            ]
 
     def detach(self) -> None:
-        """Stop to listen and leave nothing behind."""
+        """Stop to listen, and leave nothing behind unless the model is compiled."""
+        self._is_listening = False
+        if not self._is_settled:
+            self.remove()
+
+    def remove(self) -> None:
+        """Remove every hook."""
         handles, self._handles = self._handles, []
         for handle in handles:
             handle.remove()
 
     def _before_call(self, module: nn.Module, args: Any) -> None:
         try:
+            # First, because tracers put their own tensors into the model for a while.
+            if is_symbolic() or get_ident() != self._thread:
+                return
             found = self.names.find(module)
-            if found is not None and not _is_recomputed():
-                self._calls[found[0]] += 1
-                self._open.append((module, self._calls[found[0]]))
+            if found is None:
+                self._look_for_compiled(module)
+                return
+            if not self._open and not self._listener.on_pass():
+                return
+            if not self._is_listening:
+                return
+            call = self._begin(found)
+            self._open.append((module, call))
+            self._listener.on_enter(call)
+            keywords = _keywords_of_caller() if call.module in self._takes_keywords else {}
+            for place, tensor in inputs_in(args, keywords):
+                self._listener.on_input(call, place, tensor)
         except Exception as error:
             self._listener.on_fault("entering a module", error)
 
-    def _after_call(self, module: nn.Module, args: Any, output: Any) -> None:
+    def _look_for_compiled(self, module: nn.Module) -> None:
+        if not self._is_settled and is_compiled(module) and self.names.has(unwrap(module)):
+            self._listener.on_compiled()
+
+    def _begin(self, found: tuple[str, str]) -> Call:
+        if is_in_backward():
+            # Of several calls, nothing tells which one is run again.
+            number = 1 if self._calls[found[0]] <= 1 else 0
+            return Call(*found, number, is_recomputed=True)
+        self._calls[found[0]] += 1
+        return Call(*found, self._calls[found[0]], is_recomputed=False)
+
+    def _after_call(self, module: nn.Module, args: Any, *rest: Any) -> None:
+        # After an exception torch leaves the keywords out, and there is no output.
+        keywords, output = rest if len(rest) == 2 else ({}, None)
         try:
-            found = self.names.find(module)
-            if found is None or _is_symbolic():
+            call = self._close(module)
+            if call is None:
                 return
-            again = _is_recomputed()
-            call = Call(*found, 1 if again else self._close(module), again)
-            for place, tensor in tensors_in(output, "out"):
+            if keywords and call.module not in self._takes_keywords:
+                self._learn_keywords(call, keywords)
+            for place, tensor in outputs_in(output):
                 self._listener.on_output(call, place, tensor)
+            self._listener.on_leave(call)
         except Exception as error:
             self._listener.on_fault(f"reading the output of {type(module).__name__}", error)
 
-    def _close(self, module: nn.Module) -> int:
-        """The number of the call that ends; calls that an exception cut short are dropped."""
+    def _learn_keywords(self, call: Call, keywords: Any) -> None:
+        """Read keywords after the call, and from now on look them up before it.
+
+        Torch's process-wide hook before a call is not told of them.
+        """
+        for place, tensor in inputs_in((), keywords):
+            self._takes_keywords.add(call.module)
+            self._listener.on_input(call, place, tensor)
+
+    def _close(self, module: nn.Module) -> Call | None:
+        """The call that ends; calls inside it that an exception cut short are dropped."""
         for place in range(len(self._open) - 1, -1, -1):
             if self._open[place][0] is module:
                 call = self._open[place][1]
                 del self._open[place:]
                 return call
-        return 1
+        return None
 
 
 class FirstForward:
-    """Calls back once, when a module of the model next runs with gradients enabled.
+    """Calls back once, when a module of the models next runs with gradients enabled.
 
-    That is where a training step begins; an evaluation between two steps is not one.
+    That is where a training step begins that is not captured; an evaluation between two steps is
+    not one.
     """
 
-    def __init__(self, names: ModuleNames, then: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        names: ModelNames,
+        then: Callable[[], None],
+        on_fault: Callable[[str, Exception], None],
+    ) -> None:
         self._names = names
         self._then = then
+        self._on_fault = on_fault
         self._handle: Any = None
 
     def arm(self) -> None:
@@ -157,16 +214,27 @@ class FirstForward:
             handle.remove()
 
     def _on_call(self, module: nn.Module, args: Any) -> None:
-        if torch.is_grad_enabled() and self._names.find(module) is not None:
-            self.disarm()
-            self._then()
+        try:
+            if not torch.is_grad_enabled() or is_symbolic():
+                return
+            if self._names.find(unwrap(module)) is not None:
+                self.disarm()
+                self._then()
+        except Exception as error:
+            self._on_fault("waiting for a forward pass", error)
 
 
-def _is_recomputed() -> bool:
-    """Whether this forward pass is run again inside the backward pass, by checkpointing."""
+def is_in_backward() -> bool:
+    """Whether this runs inside the backward pass: a forward there is a checkpoint's."""
     return torch._C._current_graph_task_id() != -1
 
 
-def _is_symbolic() -> bool:
+def is_symbolic() -> bool:
     """Whether the model is being traced, so that its tensors have no values."""
     return torch._C._get_tracing_state() is not None or torch.compiler.is_compiling()
+
+
+def _keywords_of_caller() -> dict[str, Any]:
+    """The keywords of the call whose hook runs now, out of the frame that calls the hook."""
+    keywords = sys._getframe(2).f_locals.get("kwargs")
+    return keywords if isinstance(keywords, dict) else {}

@@ -2,92 +2,107 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, replace
 from typing import Any
 
+from backlight.capture.select import Selection
 from backlight.schema import Site
 
 ROOT = "(model)"
 """How the root module, whose qualified name is empty, is called in the name of a site."""
+
+LEFT_OUT = -1
+"""The number of a site that the user's selection leaves out."""
 
 
 class SiteBook:
     """Numbers sites in the order in which they are first seen, which is the network's order.
 
     >>> book = SiteBook()
-    >>> book.output("blocks.0", "ReLU", "out.0", call=2, step=0)
+    >>> book.activation("output", "blocks.0", "ReLU", "out.0", call=2, step=0)
     0
-    >>> book.output("blocks.0", "ReLU", "out.0", call=2, step=1)
+    >>> book.activation("output", "blocks.0", "ReLU", "out.0", call=2, step=1)
     0
     >>> [site["name"] for site in book.take_new()], book.take_new()
     (['blocks.0#2:out.0'], [])
     """
 
-    def __init__(self) -> None:
-        self._numbers: dict[tuple[str, str, int], int] = {}
+    def __init__(
+        self, selection: Selection | None = None, known: Iterable[Mapping[str, Any]] = ()
+    ) -> None:
+        self._selection = selection or Selection()
+        self._numbers: dict[tuple[str, str, int], int] = {_key(row): row["site"] for row in known}
+        self._count = max(self._numbers.values(), default=-1) + 1
         self._new: list[Site] = []
 
     def __len__(self) -> int:
-        return len(self._numbers)
+        return self._count
 
-    def output(self, module: str, module_class: str, place: str, *, call: int, step: int) -> int:
-        """The number of an output of a module's call."""
+    def has_class(self, tensor_class: str) -> bool:
+        """Whether any site of this tensor class can be recorded."""
+        return self._selection.has_class(tensor_class)
+
+    def activation(
+        self, tensor_class: str, module: str, module_class: str, place: str, *, call: int, step: int
+    ) -> int:
+        """The number of an input or output of a module's call."""
         key = (module, place, call)
         number = self._numbers.get(key)
         if number is None:
-            caller = module or ROOT
-            name = f"{caller}#{call}:{place}" if call > 1 else f"{caller}:{place}"
-            number = self._add(key, name, "output", module_class, step)
+            caller = f"{module or ROOT}#{call}" if call > 1 else module or ROOT
+            site = Site(
+                0, f"{caller}:{place}", tensor_class, module, module_class, place, call, caller
+            )
+            number = self._add(key, replace(site, role=place, first_step=step))
         return number
 
-    def parameter(
-        self, module: str, module_class: str, place: str, *, aliases: tuple[str, ...], step: int
+    def owned(
+        self,
+        tensor_class: str,
+        module: str,
+        module_class: str,
+        place: str,
+        *,
+        aliases: tuple[str, ...] = (),
+        step: int,
     ) -> int:
-        """The number of a parameter; `aliases` are its other names where it is tied."""
-        return self._owned("parameter", module, module_class, place, aliases, step)
+        """The number of a parameter, a buffer, or a state that an optimizer keeps for one."""
+        key = (module, place, 0)
+        number = self._numbers.get(key)
+        if number is None:
+            name = f"{module}.{place}" if module else place
+            site = Site(0, name, tensor_class, module, module_class, place, node=module or ROOT)
+            number = self._add(key, replace(site, role=place, aliases=aliases, first_step=step))
+        return number
 
-    def optimizer_state(
-        self, module: str, module_class: str, place: str, key: str, *, step: int
-    ) -> int:
-        """The number of a tensor that the optimizer keeps for a parameter."""
-        return self._owned("optimizer", module, module_class, f"{place}:{key}", (), step)
+    def named(self, name: str, *, module: str, node: str, role: str, kind: str, step: int) -> int:
+        """The number of a tensor that the user names."""
+        key = (module, name, -1)
+        number = self._numbers.get(key)
+        if number is None:
+            full = f"{module}:{name}" if module else name
+            site = Site(0, full, "tensor", module, "", name, node=node, role=role, kind=kind)
+            number = self._add(key, replace(site, first_step=step))
+        return number
 
     def take_new(self) -> list[dict[str, Any]]:
         """The sites that were added since the last call, as rows of the `sites` table."""
         new, self._new = self._new, []
         return [{**asdict(site), "aliases": list(site.aliases)} for site in new]
 
-    def _owned(
-        self,
-        tensor_class: str,
-        module: str,
-        module_class: str,
-        place: str,
-        aliases: tuple[str, ...],
-        step: int,
-    ) -> int:
-        key = (module, place, 0)
-        number = self._numbers.get(key)
-        if number is None:
-            name = f"{module}.{place}" if module else place
-            number = self._add(key, name, tensor_class, module_class, step, aliases)
-        return number
+    def _add(self, key: tuple[str, str, int], site: Site) -> int:
+        site = replace(site, site=self._count)
+        if not self._selection.has(site):
+            self._numbers[key] = LEFT_OUT
+            return LEFT_OUT
+        self._numbers[key] = self._count
+        self._count += 1
+        self._new.append(site)
+        return site.site
 
-    def _add(
-        self,
-        key: tuple[str, str, int],
-        name: str,
-        tensor_class: str,
-        module_class: str,
-        step: int,
-        aliases: tuple[str, ...] = (),
-    ) -> int:
-        module, place, call = key
-        number = len(self._numbers)
-        self._numbers[key] = number
-        self._new.append(
-            Site(
-                number, name, tensor_class, module, module_class, place, max(call, 1), aliases, step
-            )
-        )
-        return number
+
+def _key(row: Mapping[str, Any]) -> tuple[str, str, int]:
+    """The key of a site that an earlier part of the run has numbered already."""
+    calls = {"input": row["call"], "output": row["call"], "tensor": -1}
+    return row["module"], row["place"], calls.get(row["tensor_class"], 0)

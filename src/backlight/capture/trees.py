@@ -10,34 +10,49 @@ import torch
 _DEEPEST = 16
 
 
-def tensors_in(value: object, place: str) -> Iterator[tuple[str, torch.Tensor]]:
-    """Every tensor in `value` with its place, such as `out.0` or `out.hidden.2`.
+def outputs_in(value: object) -> Iterator[tuple[str, torch.Tensor]]:
+    """Every tensor in what a module returns, with its place.
 
     A single tensor is item 0, so that a module that returns one tensor and one that returns a
     tuple of one are named alike.
 
     >>> tree = {"logits": torch.ones(1), "cache": (None, torch.zeros(1))}
-    >>> [name for name, _ in tensors_in(tree, "out")]
+    >>> [place for place, _ in outputs_in(tree)]
     ['out.logits', 'out.cache.1']
-    >>> [name for name, _ in tensors_in(torch.ones(1), "out")]
+    >>> [place for place, _ in outputs_in(torch.ones(1))]
     ['out.0']
     """
     if isinstance(value, torch.Tensor):
-        yield f"{place}.0", value
+        yield "out.0", value
     else:
-        yield from _walk(value, place, set(), 0)
+        yield from _walk(value, "out")
+
+
+def inputs_in(
+    args: tuple[object, ...], keywords: Mapping[str, object]
+) -> Iterator[tuple[str, torch.Tensor]]:
+    """Every tensor in the arguments of a call, with its place.
+
+    >>> x = torch.ones(1)
+    >>> [place for place, _ in inputs_in((x, None, [x]), {"mask": x})]
+    ['in.0', 'in.2.0', 'in.mask']
+    """
+    for number, value in enumerate(args):
+        yield from _walk(value, f"in.{number}")
+    for name, value in keywords.items():
+        yield from _walk(value, f"in.{name}")
 
 
 def _walk(
-    value: object, place: str, seen: set[int], depth: int
+    value: object, place: str, seen: frozenset[int] = frozenset()
 ) -> Iterator[tuple[str, torch.Tensor]]:
     if isinstance(value, torch.Tensor):
         yield place, value
         return
-    if depth == _DEEPEST or id(value) in seen:
+    if len(seen) == _DEEPEST or id(value) in seen:
         return
     for key, item in _items(value):
-        yield from _walk(item, f"{place}.{key}", seen | {id(value)}, depth + 1)
+        yield from _walk(item, f"{place}.{key}", seen | {id(value)})
 
 
 def _items(value: object) -> Iterator[tuple[object, object]]:

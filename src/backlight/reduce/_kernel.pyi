@@ -1,21 +1,29 @@
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+COLUMNS: tuple[str, ...]
 DTYPES: tuple[str, ...]
+
+def connect(
+    tensor: type,
+    parameter: type,
+    is_neg: Callable[[Any], bool],
+    thread_count: Callable[[], int],
+    dtypes: Mapping[Any, int],
+    exchange: object | None,
+    /,
+) -> None: ...
 
 class Table:
     def observe(
-        self,
-        order: int,
-        iteration: int,
-        site: int,
-        quantity: int,
-        unit_dim: int,
-        dtype: int,
-        pointer: int,
-        shape: tuple[int, ...],
-        stride: tuple[int, ...],
-        threads: int,
-        /,
-    ) -> None: ...
-    def repeat(self, order: int, site: int, /) -> None: ...
-    def columns(self) -> dict[str, bytes]: ...
+        self, tensor: Any, site: int, quantity: int, order: int, iteration: int, unit_dim: int, /
+    ) -> int: ...
+    def observe_many(
+        self, items: Sequence[tuple[Any, ...]], order: int, iteration: int, /
+    ) -> list[int]: ...
+    def repeat(self, row: int, order: int, iteration: int, site: int, /) -> None: ...
+    def export(
+        self, step: int, quantities: tuple[str, ...], backwards: tuple[str, ...], /
+    ) -> int: ...
     def clear(self) -> None: ...
     def __len__(self) -> int: ...

@@ -1,8 +1,8 @@
-"""Rows by the C kernel: CPU tensors, one call each."""
+"""Rows by the C kernel: CPU tensors, one or many in a call."""
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any
 
 import pyarrow as pa
 
@@ -35,63 +35,35 @@ def dtype_codes() -> dict[Any, int]:
     return {dtype: code for dtype, code in known if dtype is not None}
 
 
+def connect(*, use_exchange: bool = True) -> None:
+    """Tell the kernel where torch's classes and functions are.
+
+    Where torch has DLPack's exchange API (2.10 and later), tensors are read by the C function that
+    it names; otherwise, or where `use_exchange` is false, by their attributes.
+    """
+    import torch
+
+    name = "__dlpack_c_exchange_api__"
+    _kernel.connect(
+        torch.Tensor,
+        torch.nn.Parameter,
+        torch.Tensor.is_neg,
+        torch.get_num_threads,
+        dtype_codes(),
+        getattr(torch.Tensor, name, None) if use_exchange else None,
+    )
+
+
 def new_table() -> _kernel.Table:
     """An empty table that the kernel fills, tensor by tensor."""
+    connect()
     return _kernel.Table()
 
 
-_FIXED: Final = {
-    field.name: field.type
-    for field in STATS
-    if not pa.types.is_nested(field.type) and field.name not in ("step", "quantity", "dtype")
-}
-_NULL_UNLESS: Final = {
-    **dict.fromkeys(("mean", "std", "min", "max", "abs_mean", "abs_max", "rms"), "has_finite"),
-    **dict.fromkeys(("units", "dead_units", "constant_units", "batch_std"), "has_units"),
-}
-_QUANTITY_NAMES: Final = pa.array(QUANTITIES)
-_DTYPE_NAMES: Final = pa.array(_kernel.DTYPES if is_available() else (), pa.utf8())
+def to_batch(table: _kernel.Table, step: int, backwards: list[str]) -> pa.RecordBatch:
+    """The table's rows as a batch of `stats`.
 
-
-def to_batch(table: _kernel.Table, step: int) -> pa.RecordBatch:
-    """The table's rows as a batch of `stats`. Its buffers are taken as they are."""
-    rows, columns = len(table), table.columns()
-    masks = {name: _bitmap(columns[name]) for name in ("has_finite", "has_units")}
-
-    def column(field: pa.Field) -> pa.Array:
-        name = field.name
-        if name == "step":
-            return pa.repeat(pa.scalar(step, pa.int64()), rows)
-        if name == "quantity":
-            return _decode(_QUANTITY_NAMES, columns[name], rows)
-        if name == "dtype":
-            return _decode(_DTYPE_NAMES, columns[name], rows)
-        if name in _FIXED:
-            mask = masks[_NULL_UNLESS[name]] if name in _NULL_UNLESS else None
-            return pa.Array.from_buffers(_FIXED[name], rows, [mask, pa.py_buffer(columns[name])])
-        group = "shape" if name == "shape" else "sketch"
-        values = columns["shape_values" if name == "shape" else name]
-        return _lists(field.type, columns[f"{group}_offsets"], values, rows)
-
-    return pa.RecordBatch.from_arrays([column(field) for field in STATS], schema=STATS)
-
-
-def _bitmap(flags: bytes) -> pa.Buffer | None:
-    """An Arrow validity bitmap; none where every row is valid."""
-    if b"\0" not in flags:
-        return None
-    import numpy as np
-
-    return pa.py_buffer(np.packbits(np.frombuffer(flags, np.int8), bitorder="little"))
-
-
-def _decode(names: pa.Array, codes: bytes, rows: int) -> pa.Array:
-    indices = pa.Array.from_buffers(pa.int8(), rows, [None, pa.py_buffer(codes)])
-    return pa.DictionaryArray.from_arrays(indices, names).dictionary_decode()
-
-
-def _lists(type_: pa.ListType, offsets: bytes, values: bytes, rows: int) -> pa.Array:
-    inner = type_.value_type
-    length = len(values) // (inner.bit_width // 8)
-    children = pa.Array.from_buffers(inner, length, [None, pa.py_buffer(values)])
-    return pa.Array.from_buffers(type_, rows, [None, pa.py_buffer(offsets)], children=[children])
+    A row's quantity counts through `QUANTITIES` once for each of the `backwards`.
+    """
+    address = table.export(step, QUANTITIES, tuple(backwards))
+    return pa.RecordBatch._import_from_c(address, STATS)

@@ -18,6 +18,8 @@ from typing import Final
 
 VALUE: Final = 0
 GRAD: Final = 1
+GRAD_APPLIED: Final = 2
+UPDATE: Final = 3
 """Positions in `schema.QUANTITIES`."""
 
 NO_UNITS: Final = -1

@@ -34,7 +34,7 @@ class TorchTable:
 
     >>> table = TorchTable()
     >>> table.observe(torch.tensor([1.0, -3.0]), order=0, iteration=0, site=7, quantity=0)
-    >>> table.to_batch(step=5)["mean"].to_pylist()
+    >>> table.to_batch(5, backwards=[""])["mean"].to_pylist()
     [-1.0]
     """
 
@@ -64,7 +64,7 @@ class TorchTable:
                     "iteration": iteration,
                     "order": order,
                     "site": site,
-                    "quantity": QUANTITIES[quantity],
+                    "quantity": quantity,
                     "dtype": str(tensor.dtype).removeprefix("torch."),
                     "shape": list(tensor.shape),
                     "count": wide.numel(),
@@ -76,20 +76,22 @@ class TorchTable:
             )
             self.sketches.append(_dense_sketch(wide))
 
-    def repeat(self, *, order: int, site: int) -> None:
-        """Add the last row again, for another site."""
-        self.known.append({**self.known[-1], "order": order, "site": site})
-        self.numbers.append(self.numbers[-1])
-        self.sketches.append(self.sketches[-1].clone())
+    def repeat(self, row: int, *, order: int, iteration: int, site: int) -> None:
+        """Add a row again, for another site."""
+        own = {"order": order, "iteration": iteration, "site": site}
+        self.known.append({**self.known[row], **own})
+        self.numbers.append(self.numbers[row])
+        self.sketches.append(self.sketches[row].clone())
 
-    def to_batch(self, step: int) -> pa.RecordBatch:
-        """The rows as a batch of `stats`."""
+    def to_batch(self, step: int, backwards: list[str]) -> pa.RecordBatch:
+        """The rows as a batch of `stats`; a quantity counts through them for each backward pass."""
         numbers = _to_host(self.numbers)
         sketches = _to_host(self.sketches)
         rows = [
             {
                 "step": step,
                 **known,
+                **_named(known["quantity"], backwards),
                 **_row_numbers(number, known["units"]),
                 **_sparse(sketch),
             }
@@ -179,6 +181,11 @@ def _to_host(tensors: list[torch.Tensor]) -> list[Any]:
         host = torch.stack([tensors[place] for place in places]).cpu().numpy()
         found.update(zip(places, host, strict=True))
     return [found[place] for place in range(len(tensors))]
+
+
+def _named(quantity: int, backwards: list[str]) -> dict[str, str]:
+    backward, place = divmod(quantity, len(QUANTITIES))
+    return {"quantity": QUANTITIES[place], "backward": backwards[backward]}
 
 
 def _row_numbers(numbers: Any, units: int | None) -> dict[str, Any]:

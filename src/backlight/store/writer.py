@@ -9,7 +9,9 @@ from __future__ import annotations
 import json
 import os
 import re
-from dataclasses import asdict
+from collections.abc import Mapping
+from dataclasses import fields
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +20,12 @@ import pyarrow as pa
 from backlight.errors import BacklightError
 from backlight.schema import RUN_FILE, TABLES, RunInfo
 
-_FORBIDDEN = re.compile(r"[/\\\x00-\x1f\x7f]")
+# Slashes, control characters, marks that turn the direction of text, halves of characters.
+_FORBIDDEN = re.compile(
+    "[/\\\\\x00-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]"
+)
 _LONGEST_NAME_BYTES = 200
+_DEEPEST = 12
 
 
 def check_name(kind: str, name: str) -> str:
@@ -29,7 +35,9 @@ def check_name(kind: str, name: str) -> str:
     'baseline'
     """
     if not isinstance(name, str) or not name.strip():
-        raise BacklightError(f"The {kind} name is empty: give it at least one visible character.")
+        raise BacklightError(
+            f"The {kind} name is {name!r}: give it at least one visible character."
+        )
     if _FORBIDDEN.search(name):
         raise BacklightError(
             f"The {kind} name {name!r} has a slash or a control character: "
@@ -72,6 +80,16 @@ def _first_free_folder(parent: Path, name: str) -> Path:
             number += 1
 
 
+def _first_free_segment(path: Path, rank: int) -> int:
+    """The number after the last segment: a run that goes on never writes into old files."""
+    numbers = [
+        int(file.stem.partition("-")[2])
+        for file in path.glob(f"*/{rank}-*.arrows")
+        if file.stem.partition("-")[2].isdigit()
+    ]
+    return max(numbers, default=-1) + 1
+
+
 class RunWriter:
     """The only writer of a run's folder, for one rank.
 
@@ -88,6 +106,7 @@ class RunWriter:
     def __init__(self, path: Path, *, rank: int = 0) -> None:
         self.path = path
         self.rank = rank
+        self.segment = _first_free_segment(path, rank)
         self.bytes_written = 0
         self._streams: dict[str, tuple[pa.OSFile, pa.RecordBatchStreamWriter]] = {}
 
@@ -95,7 +114,8 @@ class RunWriter:
         """Write `run.json`, in one piece: a reader sees the old one or the new one."""
         target = self.path / RUN_FILE
         draft = target.with_suffix(f".json.{os.getpid()}")
-        draft.write_text(json.dumps(asdict(info), indent=1, default=_plain) + "\n")
+        own = {each.name: getattr(info, each.name) for each in fields(info)}
+        draft.write_text(json.dumps(_plain(own), indent=1) + "\n", encoding="utf-8")
         draft.replace(target)
 
     def append(self, table: str, batch: pa.RecordBatch) -> None:
@@ -123,13 +143,21 @@ class RunWriter:
     def _open(self, table: str) -> tuple[pa.OSFile, pa.RecordBatchStreamWriter]:
         folder = self.path / table
         folder.mkdir(exist_ok=True)
-        file = pa.OSFile(str(folder / f"{self.rank}-0000.arrows"), "wb")
+        name = folder / f"{self.rank}-{self.segment:04}.arrows"
+        name.touch(exist_ok=False)  # never into a file that exists
+        file = pa.OSFile(str(name), "wb")
         self._streams[table] = file, pa.ipc.new_stream(file, TABLES[table])
         return self._streams[table]
 
 
-def _plain(value: object) -> object:
+def _plain(value: object, depth: int = 0) -> object:
     """What JSON has no word for is written as text: a config may hold anything."""
-    if isinstance(value, (set, frozenset, tuple)):
-        return list(value)
-    return str(value)
+    if value is None or isinstance(value, (bool, int, str)):
+        return value
+    if isinstance(value, float):
+        return value if isfinite(value) else str(value)
+    if depth < _DEEPEST and isinstance(value, Mapping):
+        return {str(key): _plain(item, depth + 1) for key, item in value.items()}
+    if depth < _DEEPEST and isinstance(value, (list, tuple, set, frozenset)):
+        return [_plain(item, depth + 1) for item in value]
+    return str(value) if depth < _DEEPEST else "…"

@@ -3,6 +3,7 @@ import type { Sketch } from "../lib/sketch";
 
 /** Where the data comes from. Each method is named after the address of the HTTP interface. */
 export interface Connector {
+  runs(signal?: AbortSignal): Promise<RunList>;
   run(id: string, signal?: AbortSignal): Promise<RunDetail>;
   sites(id: string, signal?: AbortSignal): Promise<Site[]>;
   steps(id: string, after: number | null, signal?: AbortSignal): Promise<StepColumns>;
@@ -41,6 +42,13 @@ export interface Summary {
   faults: number;
 }
 
+export interface RunList {
+  runs: Summary[];
+  /** A sentence for each run that cannot be read. */
+  problems: string[];
+}
+
+/** How many rows each table has, of those that the page shows; the answer may count others too. */
 export interface Rows {
   stats: number;
   sites: number;
@@ -61,6 +69,8 @@ export interface RunDetail extends RunChange {
   modules: { name: string; class: string; parameters: number; extra: string }[];
   scalar_names: string[];
   quantities: string[];
+  /** A sentence for each damaged file. */
+  problems: string[];
 }
 
 export interface Site {
@@ -112,10 +122,12 @@ export interface SiteQuery {
   limit: number;
 }
 
-/** The statistics of one quantity of one site, a row for each recorded step. */
+/** The statistics of one quantity of one site, a row for each recorded step: its last iteration's. */
 export interface History {
   step: number[];
   rows: Record<string, number>[];
+  /** How many iterations each step had. */
+  iterations: number[];
   dtype: string[];
   shape: number[][];
 }

@@ -1,4 +1,5 @@
 import { heatmapMatrix } from "../lib/heatmap";
+import { type IterationRow, lastIterations } from "../lib/iterations";
 import type {
   Connector,
   HeatmapQuery,
@@ -6,6 +7,7 @@ import type {
   Note,
   RunChange,
   RunDetail,
+  RunList,
   ScalarColumns,
   ScalarsQuery,
   Site,
@@ -18,11 +20,18 @@ import type {
 import { watchEvents } from "./events";
 import { readNumber } from "./json";
 
+const MOST_POINTS = 30_000;
+
 type Query = Record<string, string | number | null>;
 
 /** The viewer's own HTTP interface: see `docs/http.md`. */
 export class HttpConnector implements Connector {
   constructor(private readonly base = "api/") {}
+
+  async runs(signal?: AbortSignal): Promise<RunList> {
+    const { runs, problems } = await this.json<RunList>("runs", signal);
+    return { runs: runs.map(readSummary), problems };
+  }
 
   async run(id: string, signal?: AbortSignal): Promise<RunDetail> {
     const detail = await this.json<RunDetail>(runPath(id), signal);
@@ -70,11 +79,20 @@ export class HttpConnector implements Connector {
   async history(id: string, query: SiteQuery, signal?: AbortSignal): Promise<History> {
     const { site, quantity, limit: points } = query;
     const path = `${runPath(id)}/sites/${site}/history`;
-    const table = await this.arrow(path, { quantity, points }, signal);
-    const rows = table.toArray() as (Record<string, number> & { dtype: string; shape: number[] })[];
+    type Row = Record<string, number> & IterationRow & { dtype: string; shape: number[] };
+    const ask = async (limit: number) => {
+      const table = await this.arrow(path, { quantity, points: limit }, signal);
+      return table.toArray() as Row[];
+    };
+    let all = await ask(points);
+    const deepest = all.reduce((most, row) => Math.max(most, row.iteration + 1), 1);
+    // The server thins iterations like steps, and so may leave out the last ones.
+    if (deepest > 1) all = await ask(Math.min(MOST_POINTS, points * deepest));
+    const { rows, iterations } = lastIterations(all);
     return {
-      step: rows.map((row) => row.step!),
+      step: rows.map((row) => row.step),
       rows,
+      iterations,
       dtype: rows.map((row) => row.dtype),
       shape: rows.map((row) => Array.from(row.shape)),
     };

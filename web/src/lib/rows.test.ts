@@ -22,8 +22,11 @@ describe("rows of sites", () => {
   it("have labels that never collide", () => {
     const many = Array.from({ length: 400 }, (_, i) => site(`m.${i}.w`, `m.${i}`));
     expect(rowLabels(many, 0, 400, 14)).toHaveLength(400);
-    const tops = rowLabels(many, 0, 400, 1.5).map(({ row }) => row * 1.5);
-    for (const [i, top] of tops.slice(1).entries())
-      expect(top - tops[i]!).toBeGreaterThanOrEqual(12);
+    for (const height of [0.07, 1.5, 5]) {
+      const tops = rowLabels(many, 0, 400, height).map(({ top }) => top);
+      expect(tops.at(-1)).toBeLessThanOrEqual(400 * height - 12);
+      for (const [i, top] of tops.slice(1).entries())
+        expect(top - tops[i]!).toBeGreaterThanOrEqual(12);
+    }
   });
 });

@@ -17,13 +17,16 @@ export function groupByModule<T extends Placed>(sites: readonly T[]): T[] {
 export interface RowLabel {
   row: number;
   text: string;
+  /** Where a module's label is, in pixels from the first site: higher than its row at the very end. */
+  top: number;
   /** Whether the label speaks for its whole module, because the rows are too low for one each. */
   isModule: boolean;
 }
 
 const LABEL_HEIGHT = 12;
 
-/** The labels of the rows from `first` to `last` that have room, in order; others are left out. */
+/** The labels of the rows from `first` to `last` (with a fraction: where the view ends) that have room,
+ * in order; others are left out. */
 export function rowLabels(
   sites: readonly Placed[],
   first: number,
@@ -37,9 +40,12 @@ export function rowLabels(
     const { name, module } = sites[row]!;
     const startsModule = row === 0 || sites[row - 1]!.module !== module;
     if (!isPerRow && !startsModule && row !== first) continue;
-    if (row * rowHeight < freeFrom) continue;
-    labels.push({ row, text: isPerRow ? name : module || name, isModule: !isPerRow });
-    freeFrom = row * rowHeight + (isPerRow ? 0 : LABEL_HEIGHT);
+    const top = isPerRow
+      ? row * rowHeight
+      : Math.min(row * rowHeight, last * rowHeight - LABEL_HEIGHT);
+    if (top < freeFrom) continue;
+    labels.push({ row, top, text: isPerRow ? name : module || name, isModule: !isPerRow });
+    freeFrom = top + (isPerRow ? 0 : LABEL_HEIGHT);
   }
   return labels;
 }

@@ -69,6 +69,9 @@ export function statisticOf(name: string): Statistic {
   return byName.get(name) ?? STATISTICS[0]!;
 }
 
+/** What stands where quantities would, in a run that has just begun. */
+export const NO_STEP_YET = "No step recorded yet.";
+
 const QUANTITY_LABELS: Record<string, string> = {
   value: "value",
   grad: "grad",

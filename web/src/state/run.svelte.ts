@@ -108,12 +108,13 @@ export class OpenRun {
   private async take({ summary, rows }: RunChange): Promise<void> {
     const had = this.rows;
     const grew = (table: keyof Rows) => rows[table] !== (had?.[table] ?? 0);
+    const isNew = this.quantities.length === 0;
     await Promise.all([
       grew("sites") && this.loadSites(),
       grew("steps") && this.loadSteps(),
       grew("scalars") && this.loadScalars(),
       grew("notes") && this.loadNotes(),
-      had && grew("sites") && this.loadDetail(),
+      had && (grew("sites") || (grew("stats") && isNew)) && this.loadDetail(),
     ]);
     this.summary = summary;
     this.receivedAt = Date.now() / 1000;

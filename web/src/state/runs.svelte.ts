@@ -3,6 +3,7 @@ import type { Connector, Summary } from "../connectors/connector";
 /** The list of runs, as it changes. */
 export class Runs {
   list = $state.raw<Summary[] | null>(null);
+  problems = $state.raw<string[]>([]);
   isConnected = $state(true);
   /** When the list arrived, in seconds: ages are as of then. */
   receivedAt = $state(0);
@@ -10,6 +11,7 @@ export class Runs {
   watch(connector: Connector): () => void {
     return connector.watchRuns({
       onChange: (list) => {
+        if (list.length !== this.list?.length) void this.loadProblems(connector);
         this.list = list;
         this.receivedAt = Date.now() / 1000;
       },
@@ -17,6 +19,14 @@ export class Runs {
         this.isConnected = isConnected;
       },
     });
+  }
+
+  private async loadProblems(connector: Connector): Promise<void> {
+    try {
+      this.problems = (await connector.runs()).problems;
+    } catch {
+      // The list itself says when the connection is lost.
+    }
   }
 
   find(id: string): Summary | undefined {

@@ -1,0 +1,100 @@
+"""The black box: the last steps, held in memory, and written when something happens."""
+
+from __future__ import annotations
+
+import statistics
+from collections import deque
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+
+@dataclass(slots=True)
+class StepRecord:
+    """A step that has ended: its row of the `steps` table, and what was captured of it."""
+
+    row: dict[str, Any]
+    stats: pa.RecordBatch | None = None
+
+
+class BlackBox:
+    """Holds the last steps that were captured but are not to be kept, unless something happens.
+
+    >>> box = BlackBox(2)
+    >>> [box.hold(StepRecord({"step": step})) for step in range(3)][-1].row
+    {'step': 0}
+    >>> [record.row["step"] for record in box.open("a spike")]
+    [1, 2]
+    """
+
+    def __init__(self, steps: int) -> None:
+        self.steps = steps
+        self._held: deque[StepRecord] = deque()
+
+    def hold(self, record: StepRecord) -> StepRecord | None:
+        """Take a step in; the one that leaves for it, if any, is not kept."""
+        self._held.append(record)
+        return self._held.popleft() if len(self._held) > self.steps else None
+
+    def open(self, why: str) -> list[StepRecord]:
+        """Hand over every step that is held, oldest first, each with why it is kept."""
+        records = list(self._held)
+        self._held.clear()
+        for record in records:
+            record.row = {**record.row, "recorded": True, "reason": f"black box: {why}"}
+        return records
+
+
+def first_nonfinite(stats: pa.RecordBatch | None) -> dict[str, Any] | None:
+    """The first observation of a step that has a NaN or an infinity, or None."""
+    if stats is None:
+        return None
+    bad = pc.add(stats["nans"], stats["infs"])
+    if not pc.any(pc.greater(bad, 0)).as_py():
+        return None
+    rows = stats.filter(pc.greater(bad, 0))
+    first = pc.index(rows["order"], pc.min(rows["order"])).as_py()
+    names = ("site", "quantity", "nans", "infs", "count")
+    return {name: rows[name][first].as_py() for name in names}
+
+
+def gradient_norm(stats: pa.RecordBatch | None) -> float | None:
+    """The norm of all gradients in a step's statistics together, or None if there are none."""
+    if stats is None:
+        return None
+    grads = stats.filter(pc.equal(stats["quantity"], "grad"))
+    squares = pc.multiply(pc.multiply(grads["rms"], grads["rms"]), grads["count"])
+    total = pc.sum(squares).as_py()
+    return None if total is None else float(total) ** 0.5
+
+
+@dataclass(slots=True)
+class SpikeDetector:
+    """Tells a value that stands far out from those before it.
+
+    >>> detector = SpikeDetector()
+    >>> any(detector.is_spike(1.0 + 0.01 * (step % 7)) for step in range(40))
+    False
+    >>> detector.is_spike(9.0)
+    True
+    """
+
+    memory: int = 64
+    least: int = 16
+    _values: deque[float] = field(default_factory=deque)
+
+    def is_spike(self, value: float) -> bool:
+        """Whether the value is an outlier, by the median and its absolute deviation."""
+        values = self._values
+        found = len(values) >= self.least and self._stands_out(value)
+        values.append(value)
+        if len(values) > self.memory:
+            values.popleft()
+        return found
+
+    def _stands_out(self, value: float) -> bool:
+        middle = statistics.median(self._values)
+        spread = statistics.median(abs(other - middle) for other in self._values)
+        return value - middle > max(10 * spread, abs(middle), 1e-12)

@@ -1,0 +1,330 @@
+/* Many tensors at once: cut into tasks for the threads of torch, put together again as rows.
+ *
+ * The threads are those of the OpenMP runtime that torch has loaded already; it is looked up at run
+ * time, so the module neither links nor starts a second one. How tensors are cut does not depend on the
+ * number of threads, and parts are put together in their order, so neither does any result.
+ */
+#ifndef BACKLIGHT_KERNEL_JOBS_H
+#define BACKLIGHT_KERNEL_JOBS_H
+
+#if !defined(_WIN32)
+#include <dlfcn.h>
+#endif
+
+#include "_kernel_pairs.h"
+#include "_kernel_units.h"
+
+enum { CHUNK = 1 << 15, LONG = CHUNK, FEW = 8, MAX_WORKERS = 64 };
+
+typedef struct {
+    int64_t count, zeros, nans, infs;
+    double mean, std, min, max, abs_mean, abs_max, rms, batch_std;
+    int32_t order, iteration, site, units, dead_units, constant_units;
+    int16_t quantity;
+    int8_t dtype, has_finite, has_units;
+} Row;
+
+typedef struct {
+    Pairs pairs; /* of all parts that this thread worked on */
+    int has_failed;
+} Worker;
+
+/* What one task found. */
+typedef struct {
+    Moments moments;
+    Spread spread;
+    const Worker *worker;
+    int64_t pairs_start, pairs_end;
+} Part;
+
+/* One tensor that becomes one row. Its tasks are chunks of its elements; for units they are tiles of its
+ * positions, which for a wide tensor come besides the chunks. */
+typedef struct {
+    Tensor tensor;  /* as it was given */
+    Tensor ordered; /* the same elements in the order of memory */
+    int unit_dim;
+    Units units;
+    Row row;
+    Part *parts;
+    int64_t chunks, tiles;
+    double scale; /* keeps squares of extreme values inside the range of double */
+} Job;
+
+/* ---------------------------------------------------------------- tasks */
+
+static int64_t chunk_end(const Tensor *t, int64_t chunk) {
+    return (chunk + 1) * CHUNK < t->count ? (chunk + 1) * CHUNK : t->count;
+}
+
+static void do_narrow(const Job *job, int64_t chunk, Part *part) {
+    const Tensor *t = &job->ordered;
+    float room[BLOCK];
+    int64_t start = chunk * CHUNK, end = chunk_end(t, chunk);
+    for (int64_t at = start; at < end; at += BLOCK) {
+        int n = at_most(end - at, BLOCK);
+        block32(elements(t, at, n, room), n, &part->moments, &sketch32);
+    }
+    for (int64_t at = start; sketch32.range.has_subnormal && at < end; at += BLOCK) {
+        int n = at_most(end - at, BLOCK);
+        count_subnormals32(elements(t, at, n, room), n, &sketch32);
+    }
+}
+
+static void do_wide(const Job *job, int64_t chunk, Part *part) {
+    const Tensor *t = &job->ordered;
+    double room[BLOCK];
+    int64_t start = chunk * CHUNK, end = chunk_end(t, chunk);
+    for (int64_t at = start; at < end; at += BLOCK) {
+        int n = at_most(end - at, BLOCK);
+        block64(elements(t, at, n, room), n, &part->moments, &sketch64);
+    }
+    for (int64_t at = start; sketch64.range.has_subnormal && at < end; at += BLOCK) {
+        int n = at_most(end - at, BLOCK);
+        count_subnormals64(elements(t, at, n, room), n, &sketch64);
+    }
+}
+
+/* Moments alone, of elements that are scaled first. */
+static void do_scaled(const Job *job, int64_t chunk, Part *part) {
+    const Tensor *t = &job->ordered;
+    double room[BLOCK];
+    int64_t end = chunk_end(t, chunk);
+    clear_moments(&part->moments);
+    for (int64_t at = chunk * CHUNK; at < end; at += BLOCK) {
+        int n = at_most(end - at, BLOCK);
+        const double *x = elements(t, at, n, room);
+        for (int i = 0; i < n; i++) room[i] = x[i] * job->scale;
+        block64(room, n, &part->moments, NULL);
+    }
+}
+
+/* Calls TILE_CALL for each tile of a task, with its first position `at` and its `n` positions. */
+#define EACH_TILE(TASK, TILE_CALL)                                                                    \
+    for (int64_t at = (TASK) * u->per_task, end = at + u->per_task; at < end && at < u->positions;) { \
+        int n = at_most((end < u->positions ? end : u->positions) - at, TILE);                        \
+        TILE_CALL;                                                                                    \
+        at += n;                                                                                      \
+    }
+
+static void count_tile_subnormals(const Units *u, int64_t at, int n) {
+    float room[TILE];
+    for (int64_t s = 0; s < u->samples; s++)
+        count_subnormals32(elements(&u->tensor, s * u->positions + at, n, room), n, &sketch32);
+}
+
+static void do_narrow_tiles(const Job *job, int64_t task, Part *part) {
+    const Units *u = &job->units;
+    EACH_TILE(task, narrow_tile(u, at, n, &part->moments, &sketch32, &part->spread))
+    if (sketch32.range.has_subnormal) EACH_TILE(task, count_tile_subnormals(u, at, n))
+}
+
+static void do_wide_tiles(const Job *job, int64_t task, Part *part) {
+    const Units *u = &job->units;
+    EACH_TILE(task, wide_tile(u, at, n, &part->spread))
+}
+
+static int do_task(const Job *job, int64_t number, Worker *worker) {
+    Part *part = &job->parts[number];
+    int bad = 0;
+    clear_moments(&part->moments);
+    part->spread = (Spread){0.0, 0};
+    part->worker = worker;
+    part->pairs_start = worker->pairs.length;
+    if (!is_wide(job->tensor.dtype)) {
+        (job->tiles ? do_narrow_tiles : do_narrow)(job, number, part);
+        bad = take_sketch32(&worker->pairs, &sketch32);
+    } else if (number < job->chunks) {
+        do_wide(job, number, part);
+        bad = take_sketch64(&worker->pairs, &sketch64);
+    } else {
+        do_wide_tiles(job, number - job->chunks, part);
+    }
+    part->pairs_end = worker->pairs.length;
+    return bad;
+}
+
+typedef struct {
+    Job *job;
+    int64_t number;
+} Task;
+
+typedef struct {
+    Task *tasks;
+    int64_t length, next;
+    Worker *workers;
+    int next_worker;
+} Queue;
+
+static void drain(void *pointer) {
+    Queue *queue = pointer;
+    Worker *worker = &queue->workers[__atomic_fetch_add(&queue->next_worker, 1, __ATOMIC_RELAXED)];
+    sketch32.range = sketch64.range = EMPTY;
+    for (;;) {
+        int64_t number = __atomic_fetch_add(&queue->next, 1, __ATOMIC_RELAXED);
+        if (number >= queue->length) return;
+        Task task = queue->tasks[number];
+        worker->has_failed |= do_task(task.job, task.number, worker);
+    }
+}
+
+typedef void (*Body)(void *);
+static void (*parallel)(Body, void *, unsigned, unsigned);
+
+static void find_threads(void) {
+#if !defined(_WIN32)
+    *(void **)&parallel = dlsym(RTLD_DEFAULT, "GOMP_parallel");
+#endif
+}
+
+/* ---------------------------------------------------------------- from parts to rows */
+
+static void note_moments(Row *row, const Job *job, const Moments *m) {
+    row->count = job->tensor.count;
+    row->zeros = m->zeros;
+    row->nans = m->nans;
+    row->infs = m->infs;
+    row->has_finite = m->finite > 0;
+    if (!m->finite) return;
+    double n = (double)m->finite, variance = m->m2 / n;
+    row->std = sqrt(variance) / job->scale;
+    row->rms = sqrt(variance + m->mean * m->mean) / job->scale;
+    row->mean = m->mean / job->scale;
+    row->abs_mean = m->abs_sum / n / job->scale;
+    row->min = m->min;
+    row->max = m->max;
+    row->abs_max = larger_magnitude(m);
+}
+
+static void note_units(Row *row, const Job *job) {
+    Spread spread = {0.0, 0};
+    for (int64_t i = 0; i < job->chunks + job->tiles; i++) {
+        spread.sum += job->parts[i].spread.sum;
+        spread.count += job->parts[i].spread.count;
+    }
+    row->has_units = 1;
+    row->units = (int32_t)job->units.units;
+    for (int64_t i = 0; i < job->units.units; i++) {
+        row->dead_units += !(job->units.flags[i] & NOT_DEAD);
+        row->constant_units += !(job->units.flags[i] & NOT_CONSTANT);
+    }
+    row->batch_std = spread.count ? spread.sum / (double)spread.count : NAN;
+}
+
+static Moments merge_parts(const Job *job) {
+    Moments total;
+    clear_moments(&total);
+    for (int64_t i = 0; i < job->chunks + job->tiles; i++) merge_moments(&total, &job->parts[i].moments);
+    return total;
+}
+
+static int merge_sketches(const Job *job, Pairs *pairs) {
+    const Part *part = job->parts, *end = part + job->chunks + job->tiles;
+    if (part + 1 == end) return append_pairs(pairs, &part->worker->pairs, part->pairs_start, part->pairs_end);
+    gathered.low = KEYS;
+    gathered.high = -1;
+    for (; part < end; part++) gather_pairs(&gathered, &part->worker->pairs, part->pairs_start, part->pairs_end);
+    return take_gathered(pairs, &gathered);
+}
+
+static int is_extreme(const Job *job, const Moments *m) {
+    double magnitude = larger_magnitude(m);
+    return is_wide(job->tensor.dtype) && m->finite && magnitude > 0 && (magnitude > 0x1p500 || magnitude < 0x1p-400);
+}
+
+/* Sums once more what is too large or too small for its square. */
+static void sum_scaled(Job *job, Moments *m) {
+    Moments counts = *m;
+    job->scale = larger_magnitude(m) > 1 ? 0x1p-540 : 0x1p540;
+    for (int64_t c = 0; c < job->chunks; c++) do_scaled(job, c, &job->parts[c]);
+    *m = merge_parts(job);
+    m->zeros = counts.zeros;
+    m->min = counts.min;
+    m->max = counts.max;
+}
+
+static int finish_job(Job *job, Pairs *pairs) {
+    Moments m = merge_parts(job);
+    if (merge_sketches(job, pairs)) return -1;
+    if (is_extreme(job, &m)) sum_scaled(job, &m);
+    note_moments(&job->row, job, &m);
+    if (job->units.flags) note_units(&job->row, job);
+    return 0;
+}
+
+/* ---------------------------------------------------------------- all of it */
+
+typedef struct {
+    Job *jobs;
+    int64_t length;
+    Part *parts;
+    Queue queue;
+    int threads;
+    Worker workers[MAX_WORKERS];
+    Task few_tasks[FEW]; /* enough for most single tensors, so that they need no memory */
+    Part few_parts[FEW];
+} Crew;
+
+static int64_t parts_of(int64_t whole, int64_t part) { return whole > part ? (whole + part - 1) / part : 1; }
+
+static int prepare_job(Job *job) {
+    job->ordered = job->tensor;
+    order_dims(&job->ordered);
+    join_dims(&job->ordered);
+    job->chunks = parts_of(job->tensor.count, CHUNK);
+    job->tiles = 0;
+    job->scale = 1.0;
+    if (!has_units(&job->tensor, job->unit_dim)) return 0;
+    if (prepare_units(&job->units, &job->tensor, job->unit_dim, CHUNK)) return -1;
+    job->tiles = parts_of(job->units.positions, job->units.per_task);
+    if (!is_wide(job->tensor.dtype)) job->chunks = 0;
+    return 0;
+}
+
+static int prepare_tasks(Crew *crew, Job *jobs, int64_t length) {
+    int64_t tasks = 0;
+    crew->jobs = jobs;
+    crew->length = length;
+    crew->threads = 0;
+    crew->queue = (Queue){.tasks = crew->few_tasks, .workers = crew->workers};
+    crew->parts = crew->few_parts;
+    for (Job *job = jobs; job < jobs + length; job++) {
+        if (prepare_job(job)) return -1;
+        tasks += job->chunks + job->tiles;
+    }
+    if (tasks > FEW) {
+        crew->queue.tasks = malloc((size_t)tasks * sizeof(Task));
+        crew->parts = malloc((size_t)tasks * sizeof(Part));
+    }
+    if (crew->queue.tasks == NULL || crew->parts == NULL) return -1;
+    for (Job *job = jobs; job < jobs + length; job++) {
+        job->parts = crew->parts + crew->queue.length;
+        for (int64_t number = 0; number < job->chunks + job->tiles; number++)
+            crew->queue.tasks[crew->queue.length++] = (Task){job, number};
+    }
+    return 0;
+}
+
+static void prepare_workers(Crew *crew, int threads) {
+    if (threads > 1 && parallel == NULL) find_threads();
+    if (threads > MAX_WORKERS) threads = MAX_WORKERS;
+    if (threads > crew->queue.length) threads = (int)crew->queue.length;
+    crew->threads = threads > 1 && parallel != NULL ? threads : 1;
+    memset(crew->workers, 0, (size_t)crew->threads * sizeof *crew->workers);
+}
+
+static int work(Crew *crew) {
+    if (crew->threads > 1) parallel(drain, &crew->queue, (unsigned)crew->threads, 0);
+    else drain(&crew->queue);
+    int has_failed = 0;
+    for (int w = 0; w < crew->threads; w++) has_failed |= crew->workers[w].has_failed;
+    return has_failed;
+}
+
+static void dismiss(Crew *crew) {
+    for (Job *job = crew->jobs; job < crew->jobs + crew->length; job++) free(job->units.flags);
+    for (int w = 0; w < crew->threads; w++) free_pairs(&crew->workers[w].pairs);
+    if (crew->queue.tasks != crew->few_tasks) free(crew->queue.tasks);
+    if (crew->parts != crew->few_parts) free(crew->parts);
+}
+
+#endif

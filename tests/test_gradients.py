@@ -1,0 +1,258 @@
+"""Gradients that mean one thing each: as autograd made them, as the optimizer saw them, and what
+the step did."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from reading import find, observations, read
+from torch import nn
+
+import backlight
+
+
+def numbers(tensor: torch.Tensor) -> tuple[float, float, float]:
+    wide = tensor.detach().double()
+    return wide.mean().item(), wide.std(correction=0).item(), wide.abs().max().item()
+
+
+def assert_is(row: dict, tensor: torch.Tensor) -> None:
+    found = row["mean"], row["std"], row["abs_max"]
+    assert found == pytest.approx(numbers(tensor), rel=1e-6, abs=1e-12)
+
+
+def linear(seed: int = 0) -> tuple[nn.Linear, torch.optim.Optimizer]:
+    torch.manual_seed(seed)
+    model = nn.Linear(3, 2)
+    return model, torch.optim.SGD(model.parameters(), lr=0.5, momentum=0.9)
+
+
+def test_a_plain_step_has_one_gradient_and_its_update(root):
+    model, optimizer = linear()
+    with backlight.watch(model, optimizer, root=root, every=1) as run:
+        model(torch.randn(4, 3)).square().sum().backward()
+        before, grad = model.weight.detach().clone(), model.weight.grad.clone()
+        optimizer.step()
+    assert_is(find(run.path, "weight")[0], before)
+    assert_is(find(run.path, "weight", "grad")[0], grad)
+    assert_is(find(run.path, "weight", "update")[0], model.weight - before)
+    # What the optimizer saw is what autograd made, so it is not stored a second time.
+    assert find(run.path, "weight", "grad_applied") == []
+
+
+def test_clipping_shows_in_what_the_optimizer_saw(root):
+    model, optimizer = linear()
+    with backlight.watch(model, optimizer, root=root, every=1) as run:
+        model(torch.randn(4, 3)).square().sum().backward()
+        made = model.weight.grad.clone()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 0.1)
+        applied = model.weight.grad.clone()
+        optimizer.step()
+    assert applied.abs().max() < made.abs().max()
+    assert_is(find(run.path, "weight", "grad")[0], made)
+    assert_is(find(run.path, "weight", "grad_applied")[0], applied)
+
+
+def test_accumulation_keeps_micro_batches_apart(root):
+    model, optimizer = linear()
+    made = []
+    with backlight.watch(model, optimizer, root=root, every=1) as run:
+        for _ in range(3):
+            before = 0 if model.weight.grad is None else model.weight.grad.clone()
+            model(torch.randn(4, 3)).square().sum().backward()
+            made.append(model.weight.grad - before)
+        total = model.weight.grad.clone()
+        optimizer.step()
+    rows = find(run.path, "weight", "grad")
+    assert [row["iteration"] for row in rows] == [0, 1, 2]
+    for row, grad in zip(rows, made, strict=True):
+        assert row["abs_max"] == pytest.approx(grad.abs().max().item(), rel=1e-5)
+    assert_is(find(run.path, "weight", "grad_applied")[0], total)
+    values = find(run.path, "(model):out.0")
+    assert [row["iteration"] for row in values] == [0, 1, 2]
+    assert {site["call"] for site in read(run.path, "sites")} == {1}
+
+
+def test_zeroing_in_place_still_gives_both(root):
+    model, optimizer = linear()
+    with backlight.watch(model, optimizer, root=root, every=1) as run:
+        for _ in range(2):
+            optimizer.zero_grad(set_to_none=False)
+            model(torch.randn(4, 3)).square().sum().backward()
+            applied = model.weight.grad.clone()
+            optimizer.step()
+    assert_is(find(run.path, "weight", "grad", step=1)[0], applied)
+    assert_is(find(run.path, "weight", "grad_applied", step=1)[0], applied)
+
+
+def test_a_scaled_loss_shows_scaled_and_unscaled_gradients(root):
+    model, optimizer = linear()
+    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
+    with backlight.watch(model, optimizer, root=root, every=1) as run:
+        x = torch.randn(4, 3)
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            loss = model(x).float().square().sum()
+        scaler.scale(loss).backward()
+        scaled = model.weight.grad.clone()
+        scaler.step(optimizer)
+        scaler.update()
+    assert_is(find(run.path, "weight", "grad")[0], scaled)
+    assert_is(find(run.path, "weight", "grad_applied")[0], scaled / 1024)
+    assert find(run.path, "(model):out.0")[0]["dtype"] == "bfloat16"
+
+
+def test_several_named_backward_passes_are_kept_apart(root):
+    model, optimizer = linear()
+    with backlight.watch(model, optimizer, root=root, every=1) as run:
+        out = model(torch.randn(4, 3))
+        with run.backward("fit"):
+            out.square().sum().backward(retain_graph=True)
+        fit = model.weight.grad.clone()
+        with run.backward("size"):
+            out.abs().sum().backward()
+        size = model.weight.grad - fit
+        optimizer.step()
+    rows = find(run.path, "weight", "grad")
+    assert [row["backward"] for row in rows] == ["fit", "size"]
+    assert_is(rows[0], fit)
+    assert rows[1]["abs_max"] == pytest.approx(size.abs().max().item(), rel=1e-5)
+    assert [row["backward"] for row in find(run.path, "(model):out.0", "grad")] == ["fit", "size"]
+
+
+def test_double_backward_is_seen_each_time(root):
+    model, optimizer = linear()
+    with backlight.watch(model, optimizer, root=root, every=1) as run:
+        x = torch.randn(4, 3, requires_grad=True)
+        (slope,) = torch.autograd.grad(model(x).square().sum(), x, create_graph=True)
+        slope.square().sum().backward()
+        grad = model.weight.grad.clone()
+        optimizer.step()
+    assert_is(find(run.path, "weight", "grad")[-1], grad)
+    assert len(find(run.path, "(model):out.0", "grad")) == 2
+
+
+def test_an_inputs_gradient_is_the_total_over_its_consumers(root):
+    class Fan(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.left, self.right = (nn.Linear(3, 3) for _ in range(3))
+
+        def forward(self, x):
+            x = self.first(x)
+            x.retain_grad()
+            self.kept = x
+            return self.left(x) + self.right(x)
+
+    torch.manual_seed(0)
+    model = Fan()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with backlight.watch(model, optimizer, root=root, every=1) as run:
+        model(torch.randn(4, 3)).square().sum().backward()
+        total = model.kept.grad.clone()
+        optimizer.step()
+    for name in ("first:out.0", "left:in.0", "right:in.0"):
+        (row,) = find(run.path, name, "grad")
+        assert_is(row, total)
+
+
+def test_an_in_place_change_of_a_view_leaves_the_gradient_out_and_never_0(root):
+    class Viewing(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer, self.view = nn.Linear(4, 4), nn.Flatten(0)
+
+        def forward(self, x):
+            out = self.view(self.layer(x))
+            out *= 2
+            return out
+
+    model = Viewing()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with backlight.watch(model, optimizer, root=root, every=1) as run:
+        model(torch.randn(4, 4)).sum().backward()
+        optimizer.step()
+    assert all(row["zeros"] < row["count"] for row in find(run.path, "view:out.0", "grad"))
+    assert len(find(run.path, "(model):out.0", "grad")) == 1
+
+
+def test_two_models_and_two_optimizers_make_one_step(root):
+    torch.manual_seed(0)
+    models = {"generator": nn.Linear(2, 3), "critic": nn.Linear(3, 1)}
+    optimizers = [torch.optim.Adam(m.parameters(), lr=0.1) for m in models.values()]
+    generator, critic = models.values()
+    with backlight.watch(models, optimizers, root=root, every=1) as run:
+        for _ in range(2):
+            fake = generator(torch.randn(4, 2))
+            optimizers[1].zero_grad()
+            (critic(torch.randn(4, 3)) - critic(fake.detach())).sum().backward()
+            of_critic = critic.weight.grad.clone()
+            optimizers[1].step()
+            optimizers[0].zero_grad()
+            critic(fake).sum().backward()
+            of_generator = generator.weight.grad.clone()
+            optimizers[0].step()
+    assert run.current_step == 1
+    assert_is(find(run.path, "generator.weight", "grad", step=1)[-1], of_generator)
+    seen = find(run.path, "critic.weight", "grad", step=1)
+    assert_is(seen[0], of_critic)
+    assert len(seen) == 2  # its own, and the one that the generator's loss leaves on it
+    assert {row["step"] for row in find(run.path, "generator.weight", "update")} == {0, 1}
+
+
+def test_lbfgs_runs_its_closure_inside_the_step(root):
+    model, _ = linear()
+    optimizer = torch.optim.LBFGS(model.parameters(), max_iter=3)
+    x = torch.randn(8, 3)
+
+    def closure():
+        optimizer.zero_grad()
+        loss = model(x).square().sum()
+        loss.backward()
+        return loss
+
+    with backlight.watch(model, optimizer, root=root, every=1) as run:
+        for _ in range(2):
+            before = model.weight.detach().clone()
+            optimizer.step(closure)
+    assert run.current_step == 1
+    assert_is(find(run.path, "weight", "value", step=1)[0], before)
+    assert len(find(run.path, "weight", "grad", step=1)) >= 2
+
+
+def test_a_frozen_part_is_recorded_once_and_stays_frozen(root):
+    model = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 1))
+    model[0].requires_grad_(False)
+    optimizer = torch.optim.SGD(model[1].parameters(), lr=0.1)
+    with backlight.watch(model, optimizer, root=root, every=1) as run:
+        for _ in range(3):
+            optimizer.zero_grad()
+            model(torch.randn(4, 3)).sum().backward()
+            optimizer.step()
+    assert not any(p.requires_grad for p in model[0].parameters())
+    assert len(find(run.path, "0.weight")) == 1
+    assert len(find(run.path, "1.weight")) == 3
+    assert find(run.path, "0.weight", "grad") == []
+
+
+def test_buffers_are_recorded_when_they_change(root):
+    model = nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(3))
+    model.register_buffer("fixed", torch.arange(4))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with backlight.watch(model, optimizer, root=root, every=1) as run:
+        for _ in range(3):
+            model(torch.randn(8, 3)).sum().backward()
+            optimizer.step()
+    assert len(find(run.path, "1.running_mean")) == 3
+    assert len(find(run.path, "1.num_batches_tracked")) == 3
+    assert len(find(run.path, "fixed")) == 1
+    assert {r["tensor_class"] for r in observations(run.path) if r["name"] == "fixed"} == {"buffer"}
+
+
+def test_sparse_gradients_are_read_in_full(root):
+    model = nn.Sequential(nn.Embedding(5, 2, sparse=True))
+    optimizer = torch.optim.SparseAdam(model.parameters())
+    with backlight.watch(model, optimizer, root=root, every=1) as run:
+        model(torch.tensor([1, 1, 3])).sum().backward()
+        optimizer.step()
+    row = find(run.path, "0.weight", "grad")[0]
+    assert (row["count"], row["zeros"], row["max"]) == (10, 6, 2.0)

@@ -1,0 +1,402 @@
+"""Steps, kinds, iterations, named tensors; when a step is recorded, and deciding it afterwards."""
+
+from __future__ import annotations
+
+import json
+
+import models
+import pytest
+import torch
+from reading import find, observations, read
+from torch import nn
+
+import backlight
+from backlight.schedule import Budget, Chosen, Every, PerKind
+
+
+def simple(**options):
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 1))
+    return model, torch.optim.SGD(model.parameters(), lr=0.1)
+
+
+def train_once(model, optimizer, x=None):
+    optimizer.zero_grad()
+    loss = model(torch.randn(5, 3) if x is None else x).square().mean()
+    loss.backward()
+    optimizer.step()
+    return loss
+
+
+class TestSaidSteps:
+    def test_a_step_is_what_is_inside_and_has_its_kind(self, root):
+        model, optimizer = simple()
+        with backlight.watch(model, optimizer, root=root, every=1) as run:
+            for length in (1, 3):
+                with run.step(kind=f"{length:02}_iterations", batch_size=5) as step:
+                    for _ in range(length):
+                        with run.iteration():
+                            model(torch.randn(5, 3))
+                    train_once(model, optimizer)
+                    run.log(length=length)
+                assert step.number == run.current_step
+        rows = read(run.path, "steps")
+        assert [(r["kind"], r["iterations"], r["batch_size"]) for r in rows] == [
+            ("01_iterations", 1, 5),
+            ("03_iterations", 3, 5),
+        ]
+        assert [(r["step"], r["value"]) for r in read(run.path, "scalars")] == [(0, 1), (1, 3)]
+
+    def test_an_evaluation_is_a_step_of_its_own_kind(self, root):
+        model, optimizer = simple()
+        with backlight.watch(model, optimizer, root=root, every=1) as run:
+            train_once(model, optimizer)
+            model.eval()
+            with run.step(kind="evaluation"), torch.inference_mode():
+                model(torch.ones(64, 3))
+            model.train()
+            train_once(model, optimizer)
+        rows = read(run.path, "steps")
+        assert [row["kind"] for row in rows] == ["train", "evaluation", "train"]
+        seen = find(run.path, "0:out.0", step=1)
+        assert [row["shape"] for row in seen] == [[64, 4]]
+        assert find(run.path, "0:out.0", "grad", step=1) == []
+
+    def test_several_updates_in_one_said_step(self, root):
+        model, optimizer = simple()
+        with backlight.watch(model, optimizer, root=root, every=1) as run, run.step():
+            for _ in range(3):
+                train_once(model, optimizer)
+        assert len(read(run.path, "steps")) == 1
+        assert len(find(run.path, "0.weight", "update")) == 3
+
+    def test_a_step_inside_a_step_is_told_and_is_part_of_the_outer(self, root, monkeypatch):
+        monkeypatch.setenv("BACKLIGHT_STRICT", "0")
+        model, optimizer = simple()
+        with backlight.watch(model, optimizer, root=root, every=1) as run:
+            told = pytest.warns(backlight.BacklightWarning, match="inside")
+            with run.step(kind="outer"), told, run.step(kind="inner"):
+                train_once(model, optimizer)
+            train_once(model, optimizer)
+        assert [row["kind"] for row in read(run.path, "steps")] == ["outer", "train"]
+
+    def test_an_exception_inside_a_step_passes_and_state_stays_sound(self, root):
+        model, optimizer = simple()
+        with backlight.watch(model, optimizer, root=root, every=1) as run:
+            with pytest.raises(KeyError), run.step():
+                model(torch.ones(1, 3))
+                raise KeyError("mine")
+            train_once(model, optimizer)
+        assert [row["step"] for row in read(run.path, "steps")] == [0, 1]
+
+    def test_what_was_recorded_is_decided_at_the_end(self, root):
+        model, optimizer = simple()
+        with backlight.watch(model, optimizer, root=root, schedule=set()) as run:
+            for number in range(4):
+                with run.step(decide=True) as step:
+                    loss = train_once(model, optimizer)
+                    if number in (1, 2):
+                        step.keep(f"loss {loss.item():.1f}")
+        with backlight.watch(*simple(), root=root, every=1) as dropped, dropped.step() as step:
+            step.drop()
+        rows = read(run.path, "steps")
+        assert [row["step"] for row in rows if row["recorded"]] == [1, 2]
+        assert rows[1]["reason"].startswith("loss")
+        assert {row["step"] for row in read(run.path, "stats")} == {1, 2}
+        assert read(dropped.path, "stats") == []
+
+
+class TestNamedTensors:
+    def test_values_gradients_roles_and_kinds(self, root):
+        model, optimizer = simple()
+        with backlight.watch(model, optimizer, root=root, every=1) as run:
+            x = run.tensor("x", torch.randn(5, 3), kind="input")
+            assert not x.requires_grad
+            run.tensor("memory", torch.zeros(5, 2), kind="hidden", is_initial=True)
+            for number in range(2):
+                with run.iteration():
+                    out = model(x)
+                    run.tensor("out", out)
+                    run.tensor("sums/a", out.sum(0), node="sums", role="a", kind="helper")
+                    run.tensor("labels", torch.arange(5), kind="target")
+                    run.tensor("memory", torch.full((5, 2), float(number)))
+            loss = run.tensor("loss", out.square().mean(), kind="loss")
+            loss.backward()
+            optimizer.step()
+        sites = {site["name"]: site for site in read(run.path, "sites")}
+        assert (sites["sums/a"]["node"], sites["sums/a"]["role"]) == ("sums", "a")
+        assert {name: sites[name]["kind"] for name in ("x", "labels", "loss")} == {
+            "x": "input",
+            "labels": "target",
+            "loss": "loss",
+        }
+        assert [row["iteration"] for row in find(run.path, "memory")] == [-1, 0, 1]
+        assert find(run.path, "loss", "grad")[0]["mean"] == 1.0
+        assert find(run.path, "out", "grad")[0]["count"] == 5
+        assert find(run.path, "labels")[0]["dtype"] == "int64"
+
+    def test_tap_names_a_tensor_inside_a_forward(self, root):
+        class Tapped(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.layer = nn.Linear(3, 3)
+
+            def forward(self, x):
+                return backlight.tap(self.layer(x) * 2, "doubled").sum()
+
+        model = nn.Sequential(Tapped())
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        model(torch.ones(1, 3))  # without a run it does nothing
+        with backlight.watch(model, optimizer, root=root, every=1) as run:
+            model(torch.ones(4, 3)).backward()
+            optimizer.step()
+        row = find(run.path, "0:doubled", "grad")[0]
+        assert (row["module"], row["mean"], row["count"]) == ("0", 1.0, 12)
+
+    @pytest.mark.parametrize(
+        ("arguments", "saying"),
+        [
+            (("a", 3.0), "pass a torch.Tensor"),
+            (("", torch.ones(1)), "as name"),
+            (("a", torch.ones(1), {"kind": "odd"}), "kind"),
+        ],
+    )
+    def test_bad_input_is_one_sentence(self, root, arguments, saying):
+        *positional, options = arguments if len(arguments) == 3 else (*arguments, {})
+        with backlight.watch(*simple(), root=root, every=1) as run:
+            with pytest.raises(backlight.BacklightError, match=saying) as caught:
+                run.tensor(*positional, **options)
+            assert "\n" not in str(caught.value)
+
+    def test_two_tensors_of_one_name_are_told(self, root):
+        model, optimizer = simple()
+        with backlight.watch(model, optimizer, root=root, every=1) as run:
+            run.tensor("a", torch.ones(1))
+            with pytest.raises(backlight.BacklightError, match="Two tensors"):
+                run.tensor("a", torch.ones(2))
+            train_once(model, optimizer)
+        assert len(find(run.path, "a")) == 1
+
+    def test_after_finish_it_is_told(self, root):
+        run = backlight.watch(*simple(), root=root)
+        run.finish()
+        for call in (lambda: run.tensor("a", torch.ones(1)), lambda: run.log(loss=1)):
+            with pytest.raises(backlight.BacklightError, match="the run has ended"):
+                call()
+
+
+class TestSelection:
+    @pytest.mark.parametrize(
+        ("options", "has", "has_not"),
+        [
+            ({"include": r"^0"}, "0:out.0", "2.weight"),
+            ({"exclude": [r":out", r"^2"]}, "0.weight", "0:out.0"),
+            ({"classes": {"parameter"}}, "0.weight", "0:out.0"),
+            ({"include": lambda site: site.module_class == "Tanh"}, "1:out.0", "0:out.0"),
+        ],
+    )
+    def test_by_name_class_and_predicate(self, root, options, has, has_not):
+        model, optimizer = simple()
+        with backlight.watch(model, optimizer, root=root, every=1, **options) as run:
+            train_once(model, optimizer)
+        names = {site["name"] for site in read(run.path, "sites")}
+        assert has in names and has_not not in names
+        assert {row["name"] for row in observations(run.path)} == names
+
+    @pytest.mark.parametrize(
+        ("options", "saying"),
+        [
+            ({"include": "("}, "regular expression"),
+            ({"classes": {"weights"}}, "classes has"),
+            ({"classes": "output"}, "classes has"),
+            ({"every": 1, "budget": 0.1}, "only one"),
+            ({"budget": 2.0}, "budget"),
+            ({"schedule": "often"}, "schedule is"),
+            ({"blackbox": -1}, "blackbox"),
+            ({"resume": "nowhere"}, "is no run"),
+        ],
+    )
+    def test_bad_options_are_one_sentence(self, root, options, saying):
+        with pytest.raises(backlight.BacklightError, match=saying) as caught:
+            backlight.watch(*simple(), root=root, **options)
+        assert "\n" not in str(caught.value)
+        assert list(root.iterdir()) == []
+
+    def test_a_model_is_watched_once_at_a_time(self, root):
+        model, optimizer = simple()
+        told = pytest.raises(backlight.BacklightError, match="watched already")
+        with backlight.watch(model, optimizer, root=root), told:
+            backlight.watch(model, optimizer, root=root)
+        backlight.watch(model, optimizer, root=root).finish()
+
+
+class TestSchedules:
+    def recorded(self, root, steps=12, **options):
+        model, optimizer = simple()
+        with backlight.watch(model, optimizer, root=root, **options) as run:
+            for _ in range(steps):
+                train_once(model, optimizer)
+        return [row["step"] for row in read(run.path, "steps") if row["recorded"]]
+
+    def test_the_options(self, root):
+        assert self.recorded(root, every=5) == [0, 5, 10]
+        assert self.recorded(root, schedule={2, 3}) == [2, 3]
+        assert self.recorded(root, schedule=lambda step: step > 9) == [10, 11]
+        assert self.recorded(root, schedule=lambda step, kind: kind == "other") == []
+        assert self.recorded(root, schedule=PerKind(gap=2, backoff=2.0)) == [0, 2, 6]
+        assert self.recorded(root, steps=6) == list(range(6))
+
+    def test_nonsense_of_a_schedule_is_told_and_training_goes_on(self, root, monkeypatch):
+        monkeypatch.setenv("BACKLIGHT_STRICT", "0")
+        with pytest.warns(backlight.BacklightWarning, match="return True or False"):
+            assert self.recorded(root, schedule=lambda step: "maybe") == []
+
+        def broken(step):
+            raise ZeroDivisionError
+
+        with pytest.warns(backlight.BacklightWarning, match="asking the schedule"):
+            assert self.recorded(root, schedule=broken) == []
+
+    def test_a_budget_is_kept_and_no_rare_kind_starves(self):
+        schedule = Budget(0.03)
+        recorded = {"common": 0, "rare": 0}
+        for step in range(20_000):
+            kind = "rare" if step % 500 == 499 else "common"
+            is_recorded = schedule.wants(step, kind) is not None
+            recorded[kind] += is_recorded
+            schedule.learn(kind, 1.2 if is_recorded else 1.0, 0.2 if is_recorded else 0.0)
+        assert schedule.share < 0.031
+        assert recorded["common"] > 2000
+        assert recorded["rare"] >= Budget.dense_steps + 1
+
+    def test_a_budget_is_dense_at_the_start(self):
+        schedule = Budget(0.001)
+        wanted = []
+        for step in range(50):
+            reason = schedule.wants(step, "train")
+            wanted.append(reason is not None)
+            schedule.learn("train", 2.0, 1.0 if reason else 0.0)
+        assert all(wanted[: Budget.dense_steps])
+        assert sum(wanted) == Budget.dense_steps + 2  # and its 16th and 32nd
+
+    @pytest.mark.parametrize("schedule", [Every(2), Chosen({1}), Budget(0.1), PerKind()])
+    def test_every_schedule_is_one(self, schedule):
+        assert isinstance(schedule, backlight.schedule.Schedule)
+
+
+class TestBlackBox:
+    def test_a_nonfinite_value_opens_it(self, root):
+        model, optimizer = simple()
+        with backlight.watch(model, optimizer, root=root, schedule=set(), blackbox=3) as run:
+            for step in range(10):
+                x = torch.randn(5, 3)
+                if step == 6:
+                    x[0, 0] = torch.inf
+                train_once(model, optimizer, x)
+                if step == 7:
+                    early = [row["step"] for row in read(run.path, "stats")]
+        assert sorted(set(early)) == [4, 5, 6]
+        (event,) = (row for row in read(run.path, "events") if row["kind"] == "nonfinite")
+        names = {site["site"]: site["name"] for site in read(run.path, "sites")}
+        assert (event["step"], names[event["site"]]) == (6, "(model):in.0")
+        reasons = {r["step"]: r["reason"] for r in read(run.path, "steps") if r["recorded"]}
+        assert reasons[5] == "black box: nonfinite"
+        assert {7, 8, 9} <= reasons.keys()  # the last ones before the end
+
+    def test_a_spike_of_the_loss_opens_it(self, root):
+        model, optimizer = simple()
+        with backlight.watch(model, optimizer, root=root, schedule=set(), blackbox=2) as run:
+            for step in range(30):
+                train_once(model, optimizer)
+                run.log(loss=50.0 if step == 25 else 1.0 + 0.01 * (step % 5))
+        kinds = {row["kind"]: row["step"] for row in read(run.path, "events")}
+        assert kinds["spike"] == 25
+        assert {24, 25} <= {row["step"] for row in read(run.path, "stats")}
+
+    def test_an_exception_and_the_user_open_it(self, root):
+        model, optimizer = simple()
+        with (
+            pytest.raises(RuntimeError),
+            backlight.watch(
+                model, optimizer, root=root, schedule=set(), blackbox=2, project="p", name="n"
+            ) as run,
+        ):
+            for step in range(9):
+                train_once(model, optimizer)
+                if step == 3:
+                    run.open_blackbox("I want to see this")
+            raise RuntimeError("mine")
+        recorded = [row["step"] for row in read(run.path, "steps") if row["recorded"]]
+        assert recorded == [2, 3, 7, 8]
+        assert [row["kind"] for row in read(run.path, "events")] == ["condition", "exception"]
+
+    def test_its_memory_is_bounded_and_what_it_lets_go_is_known(self, root):
+        model, optimizer = simple()
+        with backlight.watch(model, optimizer, root=root, every=4, blackbox=2) as run:
+            for _ in range(12):
+                train_once(model, optimizer)
+        rows = read(run.path, "steps")
+        assert sorted(row["step"] for row in rows) == list(range(12))
+        assert [r["step"] for r in rows if r["reason"] == "every 4"] == [0, 4, 8]
+
+
+class TestResume:
+    def test_a_run_goes_on_where_it_was(self, root):
+        model, optimizer = simple()
+        with backlight.watch(model, optimizer, root=root, every=1, config={"lr": 0.1}) as run:
+            for _ in range(3):
+                train_once(model, optimizer)
+        created = json.loads((run.path / "run.json").read_text())["created_at"]
+        with backlight.watch(model, optimizer, root=root, every=1, resume=run.path) as again:
+            train_once(model, optimizer)
+            model.append(nn.Tanh())
+            train_once(model, optimizer)
+        assert again.path == run.path
+        assert [row["step"] for row in read(run.path, "steps")] == list(range(5))
+        sites = read(run.path, "sites")
+        assert len({site["name"] for site in sites}) == len(sites)
+        assert [site["site"] for site in sites] == list(range(len(sites)))
+        info = json.loads((run.path / "run.json").read_text())
+        assert (info["created_at"], info["config"]) == (created, {"lr": 0.1})
+
+    def test_a_run_that_is_written_cannot_be_resumed(self, root):
+        told = pytest.raises(backlight.BacklightError, match="still being written")
+        with backlight.watch(*simple(), root=root) as run, told:
+            backlight.watch(*simple(), root=root, resume=run.path)
+
+
+def test_the_recorder_says_what_it_cost(root):
+    problem = models.mlp()
+    with backlight.watch(problem.model, problem.optimizer, root=root) as run:
+        models.train(problem, 20)
+    account = json.loads((run.path / "run.json").read_text())["recorder"]
+    assert account["recorded_steps"] >= Budget.dense_steps
+    rows = read(run.path, "steps")
+    total = sum(row["recording_secs"] for row in rows)
+    assert account["recording_secs"] == pytest.approx(total, abs=1e-4)
+
+
+def test_a_forward_that_fails_and_is_tried_again(root):
+    class Shaky(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer, self.fails = nn.Linear(3, 1), True
+
+        def forward(self, x):
+            out = self.layer(x)
+            if self.fails:
+                raise ValueError("mine")
+            return out
+
+    model = nn.Sequential(Shaky())
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with backlight.watch(model, optimizer, root=root, every=1) as run:
+        for fails in (True, False, False):
+            model[0].fails = fails
+            if fails:
+                with pytest.raises(ValueError, match="mine"):
+                    model(torch.ones(2, 3))
+            else:
+                train_once(model, optimizer)
+    assert [row["step"] for row in read(run.path, "steps")] == [0, 1]
+    assert len(find(run.path, "(model):out.0", step=1)) == 1

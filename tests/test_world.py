@@ -1,0 +1,376 @@
+"""What surrounds a model in real loops: libraries, wrappers, precision, compilers, workers."""
+
+from __future__ import annotations
+
+import copy
+import gc
+import os
+import tracemalloc
+
+import models
+import pytest
+import torch
+from reading import find, observations, read
+from test_recorder import assert_same
+from torch import nn
+from torch.nn import functional
+
+import backlight
+
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore::FutureWarning"),
+    pytest.mark.filterwarnings("ignore:.*nested.*:UserWarning"),
+]
+
+
+def tokens(vocabulary: int = 50, length: int = 7) -> torch.Tensor:
+    return torch.randint(0, vocabulary, (2, length))
+
+
+def hugging_face(name: str, **sizes: int) -> models.Problem:
+    import transformers
+
+    config = getattr(transformers, f"{name}Config")(**sizes)
+    model = getattr(transformers, _HEADS[name])(config)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+
+    def loss(_: int) -> torch.Tensor:
+        if name == "ViT":
+            return model(pixel_values=torch.randn(2, 3, 8, 8), labels=torch.tensor([0, 1])).loss
+        words = tokens()
+        return model(input_ids=words, labels=words).loss
+
+    return models.Problem(model, optimizer, loss)
+
+
+_HEADS = {
+    "GPT2": "GPT2LMHeadModel",
+    "Bert": "BertForMaskedLM",
+    "T5": "T5ForConditionalGeneration",
+    "Llama": "LlamaForCausalLM",
+    "ViT": "ViTForImageClassification",
+}
+
+
+def gpt2() -> models.Problem:
+    return hugging_face("GPT2", n_layer=2, n_head=2, n_embd=8, vocab_size=50, n_positions=16)
+
+
+def bert() -> models.Problem:
+    return hugging_face(
+        "Bert",
+        hidden_size=8,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        intermediate_size=16,
+        vocab_size=50,
+    )
+
+
+def t5() -> models.Problem:
+    return hugging_face(
+        "T5", d_model=8, d_kv=4, d_ff=16, num_layers=2, num_heads=2, vocab_size=50,
+        decoder_start_token_id=0,
+    )  # fmt: skip
+
+
+def llama() -> models.Problem:
+    return hugging_face(
+        "Llama",
+        hidden_size=8,
+        intermediate_size=16,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        vocab_size=50,
+    )
+
+
+def vit() -> models.Problem:
+    return hugging_face(
+        "ViT",
+        hidden_size=8,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        intermediate_size=16,
+        image_size=8,
+        patch_size=4,
+    )
+
+
+def mixed_precision() -> models.Problem:
+    model = nn.Sequential(nn.Linear(6, 8), nn.LayerNorm(8), nn.GELU(), nn.Linear(8, 1))
+
+    def loss(_: int) -> torch.Tensor:
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            return model(torch.randn(4, 6)).float().square().mean()
+
+    return models.Problem(model, torch.optim.SGD(model.parameters(), lr=0.1), loss)
+
+
+def frozen_backbone() -> models.Problem:
+    model = nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 1))
+    model[:2].requires_grad_(False)
+    optimizer = torch.optim.Adam([p for p in model.parameters() if p.requires_grad])
+    return models.Problem(model, optimizer, lambda _: model(torch.randn(4, 6)).square().mean())
+
+
+class LowRank(nn.Module):
+    """A LoRA-style wrapper: a frozen layer and a small trained one beside it."""
+
+    def __init__(self, layer: nn.Linear) -> None:
+        super().__init__()
+        self.layer = layer.requires_grad_(False)
+        self.down = nn.Linear(layer.in_features, 2, bias=False)
+        self.up = nn.Linear(2, layer.out_features, bias=False)
+        nn.init.zeros_(self.up.weight)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.layer(x) + self.up(self.down(x))
+
+
+def low_rank() -> models.Problem:
+    model = nn.Sequential(LowRank(nn.Linear(6, 6)), nn.ReLU(), LowRank(nn.Linear(6, 1)))
+    optimizer = torch.optim.Adam([p for p in model.parameters() if p.requires_grad])
+    return models.Problem(model, optimizer, lambda _: model(torch.randn(4, 6)).square().mean())
+
+
+def parametrized() -> models.Problem:
+    first = torch.nn.utils.parametrizations.weight_norm(nn.Linear(6, 8))
+    second = torch.nn.utils.parametrizations.spectral_norm(nn.Linear(8, 1))
+    model = nn.Sequential(first, nn.Tanh(), second)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    return models.Problem(model, optimizer, lambda _: model(torch.randn(4, 6)).square().mean())
+
+
+def lazy() -> models.Problem:
+    model = nn.Sequential(nn.LazyLinear(8), nn.ReLU(), nn.LazyLinear(1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    return models.Problem(model, optimizer, lambda _: model(torch.randn(4, 6)).square().mean())
+
+
+REAL = [gpt2, bert, t5, llama, vit]
+LOOPS = [mixed_precision, frozen_backbone, low_rank, parametrized, lazy]
+
+
+def final_state(make, root=None, steps: int = 4) -> dict:
+    torch.manual_seed(3)
+    problem = make()
+    if root is None:
+        models.train(problem, steps)
+    else:
+        with backlight.watch(problem.model, problem.optimizer, root=root, every=1, name="n") as run:
+            models.train(problem, steps)
+        assert len(read(run.path, "steps")) == steps
+    return {
+        "model": problem.model.state_dict(),
+        "optimizer": problem.optimizer.state_dict(),
+        "requires_grad": [p.requires_grad for p in problem.model.parameters()],
+        "rng": torch.get_rng_state(),
+    }
+
+
+@pytest.mark.parametrize("make", REAL + LOOPS, ids=lambda make: make.__name__)
+def test_training_ends_in_the_same_bits(make, root):
+    assert_same(final_state(make), final_state(make, root))
+
+
+@pytest.mark.parametrize("make", REAL, ids=lambda make: make.__name__)
+def test_every_trained_parameter_of_a_real_model_is_seen(make, root):
+    problem = make()
+    with backlight.watch(problem.model, problem.optimizer, root=root, every=1) as run:
+        models.train(problem, 1)
+    rows = observations(run.path)
+    with_gradient = {row["name"] for row in rows if row["quantity"] == "grad"}
+    sites = {site["name"]: site["aliases"] for site in read(run.path, "sites")}
+    for name, parameter in problem.model.named_parameters():
+        assert name in sites or any(name in aliases for aliases in sites.values()), name
+        assert (name in with_gradient) == (parameter.grad is not None), name
+    # Keywords are inputs too, and a ModelOutput has its fields by name.
+    assert any(row["place"].startswith("in.") and row["tensor_class"] == "input" for row in rows)
+    assert any(row["name"].endswith((":out.logits", ":out.loss")) for row in rows)
+
+
+def test_a_gan_ends_in_the_same_bits(root):
+    def train(watched: bool):
+        torch.manual_seed(5)
+        parts = {"g": nn.Linear(2, 3), "d": nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 1))}
+        optimizers = [torch.optim.Adam(part.parameters()) for part in parts.values()]
+        run = backlight.watch(parts, optimizers, root=root, every=2) if watched else None
+        for _ in range(5):
+            fake = parts["g"](torch.randn(4, 2))
+            for optimizer, loss in (
+                (optimizers[1], lambda f=fake: parts["d"](f.detach()).mean()),
+                (optimizers[0], lambda f=fake: -parts["d"](f).mean()),
+            ):
+                optimizer.zero_grad()
+                loss().backward()
+                optimizer.step()
+        if run is not None:
+            run.finish()
+        states = [part.state_dict() for part in parts.values()]
+        return [states, [o.state_dict() for o in optimizers], torch.get_rng_state()]
+
+    assert_same(train(False), train(True))
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor:UserWarning")  # the compiler's
+def test_a_compiled_model_is_recorded_in_full(root):
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with backlight.watch(model, optimizer, root=root, every=2) as run:
+        compiled = torch.compile(model, backend="eager")
+        for _ in range(4):
+            optimizer.zero_grad()
+            compiled(torch.randn(5, 4)).square().mean().backward()
+            optimizer.step()
+    for name in ("0:out.0", "1:out.0", "2:in.0", "(model):out.0"):
+        for quantity in ("value", "grad"):
+            assert [row["step"] for row in find(run.path, name, quantity)] == [0, 2], name
+    assert not any(module._forward_hooks for module in model.modules())
+
+
+def test_watching_a_compiled_model_says_how_to_do_it_right(root):
+    compiled = torch.compile(nn.Linear(2, 1), backend="eager")
+    optimizer = torch.optim.SGD(compiled.parameters(), lr=0.1)
+    with pytest.warns(backlight.BacklightWarning, match="first, then torch.compile"):
+        backlight.watch(compiled, optimizer, root=root).finish()
+
+
+def test_names_are_those_inside_a_distributed_wrapper(root, tmp_path):
+    torch.distributed.init_process_group(
+        "gloo", init_method=f"file://{tmp_path / 'meeting'}", rank=0, world_size=1
+    )
+    try:
+        torch.manual_seed(0)
+        model = nn.parallel.DistributedDataParallel(nn.Sequential(nn.Linear(3, 1)))
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        with backlight.watch(model, optimizer, root=root, every=1) as run:
+            model(torch.ones(2, 3)).sum().backward()
+            optimizer.step()
+    finally:
+        torch.distributed.destroy_process_group()
+    names = {site["name"] for site in read(run.path, "sites")}
+    assert {"0:out.0", "0.weight", "(model):out.0"} <= names
+    assert not any("module." in name for name in names)
+    assert len(find(run.path, "0.weight", "grad")) == 1
+
+
+def test_copies_of_a_watched_model_are_not_recorded(root):
+    problem = models.mlp()
+    with backlight.watch(problem.model, problem.optimizer, root=root, every=1) as run:
+        average = copy.deepcopy(problem.model)
+        for _ in range(2):
+            models.train(problem, 1)
+            average(torch.ones(3, 12))
+            with torch.no_grad():
+                for kept, new in zip(average.parameters(), problem.model.parameters(), strict=True):
+                    kept.lerp_(new, 0.1)
+    assert {row["shape"][0] for row in find(run.path, "0:out.0")} == {16}
+    assert len(find(run.path, "0:out.0")) == 2
+
+
+def test_the_precision_may_change_midway(root):
+    model = nn.Linear(3, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with backlight.watch(model, optimizer, root=root, every=1) as run:
+        for dtype in (torch.float32, torch.float64):
+            model.to(dtype)
+            optimizer.zero_grad()
+            model(torch.ones(2, 3, dtype=dtype)).sum().backward()
+            optimizer.step()
+    for name, quantity in (("weight", "value"), ("weight", "update"), ("(model):out.0", "value")):
+        assert [r["dtype"] for r in find(run.path, name, quantity)] == ["float32", "float64"]
+
+
+def test_loading_a_checkpoint_midway_is_seen(root):
+    model = nn.Linear(3, 1, bias=False)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+    with backlight.watch(model, optimizer, root=root, every=1) as run:
+        for value in (1.0, 2.0):
+            model.load_state_dict({"weight": torch.full((1, 3), value)})
+            model(torch.ones(2, 3)).sum().backward()
+            optimizer.step()
+    assert [row["mean"] for row in find(run.path, "weight")] == [1.0, 2.0]
+
+
+class Numbers(torch.utils.data.Dataset):
+    def __len__(self) -> int:
+        return 8
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        return torch.full((3,), float(index))
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_data_loaders_with_workers_work_beside_it(root):
+    model = nn.Linear(3, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with backlight.watch(model, optimizer, root=root, every=1) as run:
+        for batch in torch.utils.data.DataLoader(Numbers(), batch_size=4, num_workers=2):
+            model(batch).sum().backward()
+            optimizer.step()
+    assert [row["step"] for row in read(run.path, "steps")] == [0, 1]
+
+
+def test_odd_dtypes_and_empty_tensors_are_recorded(root):
+    class Odd(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(3, 3)
+
+        def forward(self, x):
+            out = self.layer(x)
+            return out, torch.fft.fft(out), out > 0, out.argmax(1), out[:0], None
+
+    model = Odd()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with backlight.watch(model, optimizer, root=root, every=1) as run:
+        model(torch.randn(4, 3))[0].sum().backward()
+        optimizer.step()
+    dtypes = {row["place"]: row["dtype"] for row in observations(run.path)}
+    assert dtypes["out.1"] == "complex64"
+    assert dtypes["out.2"] == "bool"
+    assert dtypes["out.3"] == "int64"
+    assert find(run.path, "(model):out.4")[0]["count"] == 0
+
+
+def test_nan_everywhere_harms_nothing(root):
+    torch.manual_seed(0)
+    problem = models.mlp()
+    with torch.no_grad():
+        for parameter in problem.model.parameters():
+            parameter.fill_(torch.nan)
+    with backlight.watch(problem.model, problem.optimizer, root=root, every=1) as run:
+        models.train(problem, 3)
+    assert all(row["mean"] is None for row in find(run.path, "0.weight"))
+    assert [row["kind"] for row in read(run.path, "events")] == ["nonfinite"]
+
+
+def test_memory_does_not_grow_over_many_steps(root):
+    model = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    x = torch.randn(5, 3)
+
+    def train(steps: int) -> None:
+        for _ in range(steps):
+            optimizer.zero_grad()
+            loss = functional.mse_loss(model(x), x[:, :1])
+            loss.backward()
+            optimizer.step()
+            run.log(loss=loss)
+
+    with backlight.watch(model, optimizer, root=root, every=5, blackbox=4) as run:
+        train(200)
+        gc.collect()
+        tracemalloc.start()
+        train(200)
+        gc.collect()
+        before, _ = tracemalloc.get_traced_memory()
+        train(2000)
+        gc.collect()
+        after, _ = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+    assert after - before < 100_000
