@@ -17,6 +17,7 @@ class Loop:
     model: nn.Module
     optimizer: torch.optim.Optimizer
     loss: Callable[[], torch.Tensor]
+    batch_size: int
 
     def step(self) -> torch.Tensor:
         """One training step as a user would write it."""
@@ -37,7 +38,7 @@ def mlp() -> Loop:
     )  # fmt: skip
     x, y = torch.randn(128, 64), torch.randint(0, 10, (128,))
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
-    return Loop(model, optimizer, lambda: functional.cross_entropy(model(x), y))
+    return Loop(model, optimizer, lambda: functional.cross_entropy(model(x), y), len(x))
 
 
 class Attention(nn.Module):
@@ -97,7 +98,7 @@ def gpt() -> Loop:
         logits = model(tokens[:, :-1])
         return functional.cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten())
 
-    return Loop(model, torch.optim.AdamW(model.parameters(), lr=3e-4), loss)
+    return Loop(model, torch.optim.AdamW(model.parameters(), lr=3e-4), loss, len(tokens))
 
 
 class ResidualBlock(nn.Module):
@@ -137,7 +138,7 @@ def resnet() -> Loop:
     )
     x, y = torch.randn(16, 3, 32, 32), torch.randint(0, 10, (16,))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
-    return Loop(model, optimizer, lambda: functional.cross_entropy(model(x), y))
+    return Loop(model, optimizer, lambda: functional.cross_entropy(model(x), y), len(x))
 
 
 LOOPS: dict[str, Callable[[], Loop]] = {"MLP": mlp, "GPT": gpt, "ResNet": resnet}

@@ -1,42 +1,41 @@
 """One training process of a measurement: trains a block of steps whenever it is told to.
 
-Reads the number of steps from each line of standard input, answers with the seconds they took.
+Reads the number of steps from each line of standard input, and answers with the seconds they took,
+or with why it cannot.
 """
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from pathlib import Path
 
 import torch
 from loops import LOOPS
+from tools import watch
 
-import backlight
 
-
-def main(loop_name: str, every: str, root: Path) -> None:
-    """Serve blocks of one loop, bare (`every` is "bare") or recorded each n-th step."""
-    torch.manual_seed(0)
-    loop = LOOPS[loop_name]()
-    run = None
-    if every != "bare":
-        run = backlight.watch(
-            loop.model, loop.optimizer, root=root, project=loop_name, every=int(every)
-        )
-    for line in sys.stdin:
-        steps = int(line)
-        started = time.perf_counter()
-        for _ in range(steps):
-            loss = loop.step()
-            if run is not None:
-                run.log(loss=loss)
-            else:
-                loss.item()
-        print(time.perf_counter() - started, flush=True)
-    if run is not None:
-        run.finish()
+def serve(loop_name: str, tool: str, root: Path) -> None:
+    """Train blocks of one loop under one tool."""
+    # What a tool prints must not be taken for an answer.
+    answers = os.fdopen(os.dup(1), "w", buffering=1)
+    os.dup2(2, 1)
+    try:
+        torch.manual_seed(0)
+        watched = watch(tool, LOOPS[loop_name](), root)
+        for line in sys.stdin:
+            steps = int(line)
+            started = time.perf_counter()
+            for _ in range(steps):
+                watched.step()
+            print(time.perf_counter() - started, file=answers)
+        watched.finish()
+    except Exception as error:
+        first_line = str(error).strip().partition("\n")[0]
+        print(f"failed: {type(error).__name__}: {first_line}", file=answers)
+        raise
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2], Path(sys.argv[3]))
+    serve(sys.argv[1], sys.argv[2], Path(sys.argv[3]))

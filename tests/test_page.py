@@ -107,7 +107,33 @@ def test_no_runs_shows_how_to_get_one(browser: Browser, tmp_path: Path) -> None:
         expect(page.get_by_text("backlight demo")).to_be_visible()
 
 
+def test_a_run_that_cannot_be_read_is_one_line(browser: Browser, root: Path) -> None:
+    write_sample_run(root, name="whole", steps=3, sites=4)
+    torn = write_sample_run(root, name="torn", steps=3, sites=4)
+    (torn / "run.json").write_text("{")
+    with viewer(root) as address, watched_page(browser, address) as (page, _):
+        page.goto("./")
+        expect(page.get_by_role("link", name="whole")).to_be_visible()
+        expect(page.get_by_label("Problems")).to_contain_text("torn/run.json")
+
+
 # Live
+
+
+def test_a_run_without_a_step_says_so(browser: Browser, root: Path) -> None:
+    run = SampleRun(root, "demo", "new", sites=8, seed=0)
+    with viewer(root) as address, watched_page(browser, address) as (page, _):
+        page.goto("#/demo/new/heatmap")
+        quantity = page.get_by_label("Quantity")
+        expect(quantity).to_be_disabled()
+        expect(quantity).to_contain_text("no step recorded yet")
+        expect(page.get_by_text("No step recorded yet.")).to_be_visible()
+        run.append_step(0)
+        expect(quantity).to_be_enabled()
+        expect(
+            page.get_by_role("application", name="Heatmap of value, rms: 8 sites")
+        ).to_be_visible()
+    run.end("finished")
 
 
 def test_a_run_is_followed_while_it_is_written(browser: Browser, root: Path) -> None:
@@ -187,6 +213,15 @@ def test_overview_says_where_the_first_nan_is(page: Page) -> None:
     assert step_of(page) == 36
 
 
+def test_overview_says_what_is_damaged(browser: Browser, root: Path) -> None:
+    path = write_sample_run(root, name="damaged", steps=3, sites=4)
+    file = next((path / "notes").iterdir())
+    file.write_bytes(b"damage" * 20)
+    with viewer(root) as address, watched_page(browser, address) as (page, _):
+        page.goto("#/demo/damaged/overview")
+        expect(page.get_by_label("Problems")).to_contain_text(file.name)
+
+
 def test_a_click_on_a_plot_selects_the_step(page: Page) -> None:
     page.goto("#/demo/healthy/overview")
     wait_until_drawn(page, "[aria-label='loss over steps'] canvas")
@@ -264,6 +299,23 @@ def test_nan_is_marked_and_not_coloured(page: Page) -> None:
     page.goto("#/demo/healthy/heatmap?quantity=grad")
     expect(page.get_by_role("button", name="healthy")).to_be_visible()
     assert marks() == 0
+
+
+@pytest.mark.parametrize("query", ["", f"?site={SITE}"])
+def test_tools_of_the_heatmap_are_on_one_line(browser: Browser, address: str, query: str) -> None:
+    with watched_page(browser, address, viewport={"width": 1280, "height": 720}) as (page, _):
+        page.goto("#/demo/healthy/overview")
+        page.goto(f"#/demo/healthy/heatmap{query}")
+        heatmap(page)
+        expect(page.get_by_role("row", name="rms")).to_have_count(1 if query else 0)
+        legend = page.get_by_role("img", name="Colours").bounding_box()
+        search = page.get_by_label("Filter sites").bounding_box()
+        assert legend is not None
+        assert search is not None
+        assert legend["y"] < search["y"] + search["height"]
+        main = page.locator("main").bounding_box()
+        assert main is not None
+        assert legend["x"] + legend["width"] <= main["x"] + main["width"]
 
 
 # Tensor and inspector

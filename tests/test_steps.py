@@ -9,9 +9,12 @@ import pytest
 import torch
 from reading import find, observations, read
 from torch import nn
+from torch.nn import functional
 
 import backlight
+from backlight.samples import balanced, highest_loss
 from backlight.schedule import Budget, Chosen, Every, PerKind
+from backlight.store.values import read_values, values_path
 
 
 def simple(**options):
@@ -340,6 +343,64 @@ class TestBlackBox:
         assert [r["step"] for r in rows if r["reason"] == "every 4"] == [0, 4, 8]
 
 
+class TestRawValues:
+    def train(self, root, **options):
+        model, optimizer = simple()
+        kept = []
+        with backlight.watch(model, optimizer, root=root, every=2, **options) as run:
+            for step in range(4):
+                x = torch.randn(5, 3)
+                run.batch(indices=torch.arange(5) + 100 * step)
+                out = model(x)
+                run.tensor("x", x, kind="input")
+                losses = out.square().mean(1)
+                run.batch(losses=losses, categories=["a", "a", "a", "a", "b"])
+                optimizer.zero_grad()
+                losses.mean().backward()
+                optimizer.step()
+                kept.append((x, losses.detach()))
+        return run, kept
+
+    def entries(self, run, step):
+        names = {site["site"]: site["name"] for site in read(run.path, "sites")}
+        entries = read_values(values_path(run.path, 0, step))
+        return {(names[entry.site], entry.quantity): entry for entry in entries}
+
+    def test_the_first_samples_of_recorded_steps_are_on_disk(self, root):
+        run, kept = self.train(root, samples=2)
+        files = sorted(path.name for path in (run.path / "values").iterdir())
+        assert len(files) == 2
+        entry = self.entries(run, 2)["x", "value"]
+        assert entry.array.tolist() == kept[2][0][:2].tolist()
+        assert list(entry.data_indices) == [200, 201]
+        assert ("2:out.0", "grad") in self.entries(run, 2)
+
+    def test_samples_can_be_chosen_by_their_loss(self, root):
+        run, kept = self.train(root, samples=highest_loss(1))
+        worst = int(kept[0][1].argmax())
+        entry = self.entries(run, 0)["x", "value"]
+        assert list(entry.samples) == [worst]
+        rows = [r for r in read(run.path, "samples") if r["step"] == 0]
+        assert {row["sample"] for row in rows} == {worst}
+        by_hand = kept[0][0][worst].abs().mean().item()
+        assert any(row["abs_mean"] == pytest.approx(by_hand) for row in rows)
+
+    def test_samples_can_be_balanced_over_categories(self, root):
+        run, _ = self.train(root, samples=balanced(2))
+        assert sorted(self.entries(run, 0)["x", "value"].samples) == [0, 4]
+
+    def test_bad_input_is_one_sentence(self, root):
+        with pytest.raises(backlight.BacklightError, match="samples"):
+            backlight.watch(*simple(), root=root, samples="all")
+        model, optimizer = simple()
+        with backlight.watch(model, optimizer, root=root, every=1, samples=1) as run:
+            model(torch.randn(5, 3))
+            with pytest.raises(backlight.BacklightError):
+                run.batch(losses=["high"])
+            with pytest.raises(backlight.BacklightError, match="batch_dim"):
+                run.tensor("x", torch.ones(2), batch_dim=3)
+
+
 class TestResume:
     def test_a_run_goes_on_where_it_was(self, root):
         model, optimizer = simple()
@@ -400,3 +461,26 @@ def test_a_forward_that_fails_and_is_tried_again(root):
                 train_once(model, optimizer)
     assert [row["step"] for row in read(run.path, "steps")] == [0, 1]
     assert len(find(run.path, "(model):out.0", step=1)) == 1
+
+
+class TestCalls:
+    def test_functional_calls_are_seen_with_their_line_and_the_loss_is_found(self, root):
+        model, optimizer = simple()
+        with backlight.watch(model, optimizer, root=root, every=1) as run:
+            for _ in range(3):
+                out = model(torch.randn(5, 3))
+                loss = functional.mse_loss(out, torch.zeros(5, 1))
+                optimizer.zero_grad()
+                loss.backward()
+                torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+                optimizer.step()
+        calls = read(run.path, "calls")
+        (first, *_) = [row for row in calls if row["function"].endswith("mse_loss")]
+        assert "test_steps.py" in first["source"]
+        assert first["code"] == "loss = functional.mse_loss(out, torch.zeros(5, 1))"
+        assert json.loads(first["arguments"])["input"]["shape"] == [5, 1]
+        assert any(row["function"].endswith("clip_grad_norm_") for row in calls)
+        (row, *_) = find(run.path, "(loss)")
+        assert (row["kind"], row["count"]) == ("loss", 1)
+        assert find(run.path, "(loss)", "grad")[0]["mean"] == 1.0
+        assert torch._C._len_torch_function_stack() == 0

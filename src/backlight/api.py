@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
     from backlight.capture.select import Pattern
     from backlight.recorder import Run
+    from backlight.samples import SampleSelection
     from backlight.schedule import Schedule
 
 
@@ -31,6 +32,7 @@ def watch(
     exclude: Pattern | Iterable[Pattern] | None = None,
     classes: Collection[str] | None = None,
     blackbox: int = 0,
+    samples: SampleSelection | int | Sequence[int] | None = None,
     resume: str | Path | None = None,
 ) -> Run:
     """Record what happens inside a model while it trains. The training loop stays as it is.
@@ -54,6 +56,8 @@ def watch(
             tensor.
         blackbox: hold this many of the last steps in memory, and write them when something
             happens: a non-finite value, a spike, an exception, the end.
+        samples: keep the raw values of these samples of each batch: a number of the first ones,
+            positions, or a rule of `backlight.samples`.
         resume: go on with this earlier run instead of beginning a new one.
 
     >>> import tempfile, torch, backlight
@@ -85,6 +89,7 @@ def watch(
         exclude=exclude,
         classes=classes,
         blackbox=blackbox,
+        samples=samples,
         resume=resume,
     )
 

@@ -10,6 +10,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from backlight.store.values import StepValues
+
 
 @dataclass(slots=True)
 class StepRecord:
@@ -17,6 +19,9 @@ class StepRecord:
 
     row: dict[str, Any]
     stats: pa.RecordBatch | None = None
+    samples: pa.RecordBatch | None = None
+    values: StepValues | None = None
+    calls: list[dict[str, Any]] = field(default_factory=list)
 
 
 class BlackBox:

@@ -74,6 +74,11 @@ class Journal:
         if record.stats is not None and record.row["recorded"]:
             self._try(self._writer.append, "stats", record.stats)
             self._totals["observations"] += record.stats.num_rows
+            self._try(self._writer.append_rows, "calls", record.calls)
+            if record.samples is not None:
+                self._try(self._writer.append, "samples", record.samples)
+            if record.values is not None:
+                self._try(self._writer.write_values, record.row["step"], record.values)
         row = record.row
         self._steps.append(row)
         self._is_last_recorded = row["recorded"]

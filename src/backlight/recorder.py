@@ -8,12 +8,14 @@ begins, so that a step that is not recorded runs without hooks.
 from __future__ import annotations
 
 import atexit
+import json
 import os
 import sys
 import time
 import warnings
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -24,20 +26,26 @@ import torch
 from torch import nn
 
 from backlight.blackbox import BlackBox, SpikeDetector, StepRecord, first_nonfinite, gradient_norm
+from backlight.capture.calls import CallCapture, FunctionCall
 from backlight.capture.modules import Call, FirstForward, ModuleCapture, is_in_backward
 from backlight.capture.names import ModelNames, is_compiled
 from backlight.capture.observer import Observer
 from backlight.capture.optimizer import OptimizerCapture, check_models, check_optimizers
+from backlight.capture.samples import ValueKeeper
 from backlight.capture.select import Selection
 from backlight.capture.sites import SiteBook
 from backlight.environment import describe_environment
 from backlight.errors import BacklightError, Guard, tell
 from backlight.journal import Journal
+from backlight.samples import SampleSelection, as_selection
 from backlight.schedule import Schedule, make_schedule
 from backlight.store.resume import read_progress
 from backlight.store.writer import RunWriter, create_run_folder
 
 _perf = time.perf_counter
+LOSS = "(loss)"
+"""The name of the site where the loss is seen that a backward pass starts from."""
+
 _TENSOR_KINDS = ("input", "hidden", "target", "loss", "helper")
 
 
@@ -72,6 +80,7 @@ class Run:
         schedule: Schedule,
         selection: Selection,
         blackbox: int,
+        samples: SampleSelection | None,
         is_resumed: bool,
     ) -> None:
         self.path = path
@@ -81,8 +90,13 @@ class Run:
         earlier = read_progress(path) if is_resumed else None
         self._sites = SiteBook(selection, known=earlier.sites if earlier else [])
         self._names = ModelNames(models)
-        self._observer = Observer(self._names, self._sites, self._guard)
+        keeper = None if samples is None else ValueKeeper(samples)
+        self._observer = Observer(self._names, self._sites, self._guard, keeper)
         self._modules = ModuleCapture(self._names, self)
+        self._calls = CallCapture(
+            lambda: self._modules.current_module, on_loss=self._on_loss, on_fault=self.on_fault
+        )
+        self._times_captured: Counter[str] = Counter()
         self._first_forward = FirstForward(self._names, self._begin_step, self.on_fault)
         self._optimizers: list[OptimizerCapture] = []
         info = earlier.info if earlier else None
@@ -154,14 +168,16 @@ class Run:
         node: str | None = None,
         role: str | None = None,
         kind: str = "hidden",
+        batch_dim: int | None = 0,
         is_initial: bool = False,
     ) -> torch.Tensor:
         """Name a tensor, of any dtype, so that it and its gradient are recorded; return it.
 
         Several tensors can be roles of one node. `kind` is input, hidden, target, loss or helper.
-        A value from before the first iteration is given with `is_initial`.
+        `batch_dim` says which dimension counts samples, None that there is none. A value from
+        before the first iteration is given with `is_initial`.
         """
-        if self._is_over("tensor") or not self._is_fit(name, tensor, kind):
+        if self._is_over("tensor") or not self._is_fit(name, tensor, kind, batch_dim):
             return tensor
         if torch.is_grad_enabled() and not self._is_open:
             self._open_step()
@@ -169,12 +185,42 @@ class Run:
             site = self._sites.named(
                 name, module="", node=node or name, role=role or name, kind=kind, step=self._step
             )
-            self._name(name, site, tensor, -1 if is_initial else self._observer.iteration)
+            iteration = -1 if is_initial else self._observer.iteration
+            self._name(name, site, tensor, iteration, batch_dim)
         return tensor
 
-    def _name(self, name: str, site: int, tensor: torch.Tensor, iteration: int) -> None:
+    def batch(self, *, indices: Any = None, losses: Any = None, categories: Any = None) -> None:
+        """Tell of each sample of the batch: its place in the data set, its loss, its category.
+
+        The samples whose raw values are kept may be chosen by them.
+        """
+        keeper = self._observer.keeper
+        if self._is_over("batch") or keeper is None or not self._is_captured:
+            return
+        if torch.is_grad_enabled() and not self._is_open:
+            self._open_step()
+        told = {"data_indices": indices, "losses": losses, "categories": categories}
+        for fact, values in told.items():
+            if values is not None:
+                self._tell(getattr(keeper, fact), values)
+
+    def _tell(self, fact: Callable[[Any], None], values: Any) -> None:
+        with self._guard("taking what is told of a batch"):
+            try:
+                fact(values)
+            except BacklightError as error:
+                self._guard.mistake(str(error))
+
+    def _name(
+        self,
+        name: str,
+        site: int,
+        tensor: torch.Tensor,
+        iteration: int,
+        batch_dim: int | None = 0,
+    ) -> None:
         is_recorded = self._is_open and self._is_captured
-        if is_recorded and not self._observer.on_named(site, tensor, iteration):
+        if is_recorded and not self._observer.on_named(site, tensor, iteration, batch_dim):
             self._guard.mistake(
                 f"Two tensors are named {name!r} in one iteration: name the second one "
                 "otherwise, or use run.iteration() around each pass of a loop."
@@ -190,13 +236,18 @@ class Run:
                 )
                 self._name(name, site, tensor, self._observer.iteration)
 
-    def _is_fit(self, name: object, tensor: object, kind: object) -> bool:
+    def _is_fit(self, name: object, tensor: object, kind: object, batch_dim: int | None) -> bool:
         """Whether a tensor can be named so; if not, the user is told."""
         if not isinstance(name, str) or not name:
             self._guard.mistake(f"run.tensor() got {name!r} as name: pass a text.")
         elif not isinstance(tensor, torch.Tensor):
             self._guard.mistake(
                 f"run.tensor({name!r}) got a {type(tensor).__name__}: pass a torch.Tensor."
+            )
+        elif batch_dim is not None and not -tensor.dim() <= batch_dim < max(tensor.dim(), 1):
+            self._guard.mistake(
+                f"run.tensor({name!r}) got batch_dim={batch_dim} for a tensor of "
+                f"{tensor.dim()} dimensions: give one that it has, or None."
             )
         elif kind not in _TENSOR_KINDS:
             self._guard.mistake(
@@ -295,6 +346,7 @@ class Run:
         atexit.unregister(self._at_exit)
         self._first_forward.disarm()
         self._modules.remove()
+        self._calls.detach()
         self._observer.end()
         for optimizer in self._optimizers:
             optimizer.detach()
@@ -358,16 +410,34 @@ class Run:
         with self._guard("beginning a step"):
             self._journal.flush_if_due()
             if self._is_captured:
-                self._observer.begin(self._step)
+                self._observer.begin(self._step, self._batch_size)
+                self._listen_to_calls()
         self._observer.recording_secs = _perf() - self._started
 
+    def _listen_to_calls(self) -> None:
+        """See functional calls too, ever more rarely: they are dear, and seldom change."""
+        times = self._times_captured[self._kind]
+        self._times_captured[self._kind] += 1
+        if times & (times - 1) == 0 and not self._is_compiled:
+            self._calls.iteration = 0
+            self._calls.attach()
+
+    def _on_loss(self, tensor: torch.Tensor) -> None:
+        """A backward pass starts from this tensor: it is the loss, whatever it is called."""
+        site = self._sites.named(
+            LOSS, module="", node=LOSS, role=LOSS, kind="loss", step=self._step
+        )
+        if self._is_open and self._is_captured:
+            self._observer.on_named(site, tensor, self._observer.iteration, batch_dim=None)
+
     def _next_iteration(self) -> int:
-        self._observer.iteration = number = self._iterations
+        self._observer.iteration = self._calls.iteration = number = self._iterations
         self._iterations += 1
         self._modules.restart_calls()
         return number
 
     def _before_update(self, optimizer: OptimizerCapture) -> None:
+        self._calls.detach()
         if not self._is_open:
             self._open_step()
         if self._is_captured:
@@ -393,25 +463,34 @@ class Run:
 
     def _end_step(self, decision: tuple[bool, str] | None) -> None:
         started = _perf()
-        stats = None
+        self._calls.detach()
+        record = StepRecord({})
         with self._guard("writing a step"):
             if self._is_captured:
                 self._observer.observe_rest(self._optimizers)
-                stats = self._observer.reducer.take(self._step)
+                record.stats = self._observer.reducer.take(self._step)
+                if self._observer.keeper is not None:
+                    record.samples, record.values = self._observer.keeper.take(self._step)
+                record.calls = [
+                    _call_row(self._step, *each) for each in enumerate(self._calls.take())
+                ]
                 self._observer.end()
                 self._journal.sites(self._sites.take_new())
-            self._settle(stats, decision, started)
+            self._settle(record, decision, started)
         self._prepare_step("train")
 
-    def _settle(self, stats: Any, decision: tuple[bool, str] | None, started: float) -> None:
+    def _settle(
+        self, record: StepRecord, decision: tuple[bool, str] | None, started: float
+    ) -> None:
         """Write a step that is kept; let the black box hold one that is not."""
+        has_stats = record.stats is not None
         is_kept, reason = decision or (self._reason is not None, self._reason or "")
         recording_secs = self._observer.recording_secs + _perf() - started
         duration_secs = _perf() - self._started
-        row = {
+        record.row = {
             "step": self._step,
             "kind": self._kind,
-            "recorded": is_kept and stats is not None,
+            "recorded": is_kept and has_stats,
             "reason": reason,
             "iterations": max(self._iterations, 1),
             "batch_size": self._batch_size,
@@ -420,17 +499,13 @@ class Run:
             "duration_secs": duration_secs,
             "recording_secs": recording_secs,
         }
-        self._schedule.learn(
-            self._kind, duration_secs, recording_secs if stats is not None else 0.0
-        )
-        record = StepRecord(row, stats)
-        if not row["recorded"] and self._box.steps and stats is not None and decision is None:
-            left = self._box.hold(record)
-            if left is not None:
-                self._journal.record(left)
-        else:
-            self._journal.record(record)
-        self._look_for_trouble(stats)
+        self._schedule.learn(self._kind, duration_secs, recording_secs if has_stats else 0.0)
+        leaving: StepRecord | None = record
+        if self._box.steps and has_stats and not record.row["recorded"] and decision is None:
+            leaving = self._box.hold(record)
+        if leaving is not None:
+            self._journal.record(leaving)
+        self._look_for_trouble(record.stats)
 
     # -- what happens, and the black box
 
@@ -545,6 +620,7 @@ def start(
     exclude: Any,
     classes: Any,
     blackbox: int,
+    samples: Any,
     resume: str | Path | None,
 ) -> Run:
     """Check the arguments of `backlight.watch`, make the run's folder, and start to record."""
@@ -562,6 +638,7 @@ def start(
         raise BacklightError(f"config is a {type(config).__name__}: pass a dict of settings.")
     if isinstance(blackbox, bool) or not isinstance(blackbox, int) or blackbox < 0:
         raise BacklightError(f"blackbox={blackbox!r} is no number of steps: use 0 or more.")
+    kept = as_selection(samples)
     path = _folder(root, project, name, resume)
     return Run(
         models,
@@ -572,6 +649,7 @@ def start(
         schedule=chosen,
         selection=selection,
         blackbox=blackbox,
+        samples=kept,
         is_resumed=resume is not None,
     )
 
@@ -583,6 +661,20 @@ def _folder(root: str | Path, project: str, name: str, resume: str | Path | None
     if not (path / "run.json").is_file():
         raise BacklightError(f"resume={str(path)!r} is no run: pass the path of an earlier run.")
     return path
+
+
+def _call_row(step: int, order: int, call: FunctionCall) -> dict[str, Any]:
+    return {
+        "step": step,
+        "iteration": call.iteration,
+        "order": order,
+        "function": call.function,
+        "module": call.module,
+        "arguments": json.dumps(call.arguments),
+        "result": json.dumps(call.result),
+        "source": call.source,
+        "code": call.code,
+    }
 
 
 def _check_uncompiled(models: Mapping[str, nn.Module]) -> None:

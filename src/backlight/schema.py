@@ -129,6 +129,7 @@ SAMPLES: Final = pa.schema(
         _required("iteration", pa.int32()),
         _required("site", pa.int32()),
         _required("quantity", pa.utf8()),
+        _required("backward", pa.utf8()),
         _required("sample", pa.int32()),  # position in the batch
         pa.field("data_index", pa.int64()),  # position in the user's data set, where given
         pa.field("mean", pa.float64()),

@@ -19,6 +19,7 @@ from torch.nn.parameter import is_lazy
 from backlight.capture.modules import Call
 from backlight.capture.names import ModelNames, OwnedTensor
 from backlight.capture.optimizer import OptimizerCapture
+from backlight.capture.samples import ValueKeeper
 from backlight.capture.sites import SiteBook
 from backlight.errors import Guard
 from backlight.reduce.reducer import Reducer
@@ -90,8 +91,17 @@ def _identity(tensor: torch.Tensor) -> tuple[int, int, bytes] | None:
 class Observer:
     """Turns what is seen in a recorded step into rows. Between steps it sees nothing."""
 
-    def __init__(self, names: ModelNames, sites: SiteBook, guard: Guard) -> None:
+    def __init__(
+        self,
+        names: ModelNames,
+        sites: SiteBook,
+        guard: Guard,
+        keeper: ValueKeeper | None = None,
+    ) -> None:
         self.reducer = Reducer()
+        self.keeper = keeper
+        if keeper is not None:
+            keeper.backwards = self.reducer.backwards
         self.recording_secs = 0.0
         self.iteration = 0
         self.backward = 0  # which of the reducer's backward passes is under way
@@ -111,8 +121,10 @@ class Observer:
 
     # -- the course of a step
 
-    def begin(self, step: int) -> None:
+    def begin(self, step: int, batch_size: int | None = None) -> None:
         """A step that is recorded begins."""
+        if self.keeper is not None:
+            self.keeper.begin(batch_size=batch_size)
         self._step, self._is_open, self.has_backward = step, True, False
         self.iteration = self.backward = 0
         self.recording_secs = 0.0
@@ -167,7 +179,9 @@ class Observer:
             self._see(tensor, site, units, is_recomputed=call.is_recomputed)
         self.recording_secs += _perf() - started
 
-    def on_named(self, site: int, tensor: torch.Tensor, iteration: int) -> bool:
+    def on_named(
+        self, site: int, tensor: torch.Tensor, iteration: int, batch_dim: int | None = 0
+    ) -> bool:
         """The user has named a tensor; False if the name has another tensor in this iteration."""
         if not self._is_open or site < 0 or not has_values(tensor):
             return True
@@ -176,12 +190,23 @@ class Observer:
         started = _perf()
         self._named.add((site, iteration))
         before, self.iteration = self.iteration, iteration
-        self._see(tensor, site, unit_dim(tensor.dim()), is_recomputed=False)
+        units = unit_dim(tensor.dim())
+        self._see(tensor, site, units, is_recomputed=False, batch_dim=batch_dim)
         self.iteration = before
         self.recording_secs += _perf() - started
         return True
 
-    def _see(self, tensor: torch.Tensor, site: int, units: int, *, is_recomputed: bool) -> None:
+    def _see(
+        self,
+        tensor: torch.Tensor,
+        site: int,
+        units: int,
+        *,
+        is_recomputed: bool,
+        batch_dim: int | None = 0,
+    ) -> None:
+        if self.keeper is not None and not is_recomputed:
+            self.keeper.observe(tensor, site, VALUE, self.iteration, batch_dim=batch_dim)
         seen = self._seen.get(id(tensor))
         if seen is not None and seen.is_again(tensor):
             if not is_recomputed and seen.row is not None:
@@ -215,6 +240,9 @@ class Observer:
             row = self.reducer.last_row
             for site in sites[1:]:
                 self.reducer.repeat(row, site, iteration)
+            if self.keeper is not None:
+                for site in sites:
+                    self.keeper.observe(grad, site, self._grad_code, iteration)
         self.recording_secs += _perf() - started
 
     @property

@@ -19,6 +19,7 @@ import pyarrow as pa
 
 from backlight.errors import BacklightError
 from backlight.schema import RUN_FILE, TABLES, RunInfo
+from backlight.store.values import StepValues, write_values
 
 # Slashes, control characters, marks that turn the direction of text, halves of characters.
 _FORBIDDEN = re.compile(
@@ -130,6 +131,10 @@ class RunWriter:
         """Append rows that are given as dictionaries; nothing happens where there are none."""
         if rows:
             self.append(table, pa.RecordBatch.from_pylist(rows, schema=TABLES[table]))
+
+    def write_values(self, step: int, values: StepValues) -> None:
+        """Write a step's raw values, in a file of their own."""
+        self.bytes_written += write_values(self.path, self.rank, step, values)
 
     def close(self) -> None:
         """End every stream. The run stays readable whether or not this is called."""

@@ -9,9 +9,12 @@ export class Runs {
   receivedAt = $state(0);
 
   watch(connector: Connector): () => void {
+    let known = -1;
     return connector.watchRuns({
       onChange: (list) => {
-        if (list.length !== this.list?.length) void this.loadProblems(connector);
+        // The events tell nothing of runs that cannot be read.
+        if (list.length !== known) void this.loadProblems(connector);
+        known = list.length;
         this.list = list;
         this.receivedAt = Date.now() / 1000;
       },

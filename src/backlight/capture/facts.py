@@ -1,0 +1,102 @@
+"""What the user tells of a batch, sample by sample: losses, categories, places in the data set."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from operator import index
+from typing import Any, Final
+
+import numpy as np
+import torch
+
+from backlight.errors import BacklightError
+from backlight.samples import Fact, SampleSelection
+
+
+class BatchFacts:
+    """What is known of a step's samples: for all of the step, or for one iteration of it."""
+
+    def __init__(self, batch_size: int | None = None) -> None:
+        self._batch_size = batch_size
+        self._known: dict[tuple[Fact, int | None], Any] = {}
+        self._choices: dict[tuple[int, int], list[int]] = {}
+
+    def give(self, fact: Fact, values: Any, iteration: int | None) -> None:
+        """Take one number or label for each sample."""
+        listed = _listed(fact, values)
+        if iteration is None and self._batch_size not in (None, len(listed)):
+            raise BacklightError(
+                f"{fact}() got {len(listed)} values for a batch of {self._batch_size}: "
+                "give one for each sample."
+            )
+        self._known[fact, iteration] = listed
+
+    def get(self, fact: Fact, iteration: int, *, may_wait: bool) -> list[Any] | None:
+        """What was given; None if nothing was, or if it is on a device and we may not wait."""
+        key = (fact, iteration) if (fact, iteration) in self._known else (fact, None)
+        known = self._known.get(key)
+        if isinstance(known, torch.Tensor):
+            if not may_wait:
+                return None
+            known = self._known[key] = known.tolist()
+        return known
+
+    def is_batch(self, size: int, iteration: int) -> bool:
+        """Whether a dimension of this size can be the iteration's batch."""
+        own = [len(known) for (_, at), known in self._known.items() if at == iteration]
+        shared = [len(known) for (_, at), known in self._known.items() if at is None]
+        if self._batch_size is not None:
+            shared = [self._batch_size]
+        return all(size == known for known in own or shared)
+
+    def choose(
+        self, selection: SampleSelection, size: int, iteration: int, *, may_wait: bool
+    ) -> list[int] | None:
+        """The chosen samples, or None if that is not known; once chosen, it stays so."""
+        key = (size, iteration)
+        if key not in self._choices:
+            known: list[Any] | None = []
+            if selection.needs is not None:
+                known = self.get(selection.needs, iteration, may_wait=may_wait)
+            if known is None or (selection.needs is not None and len(known) != size):
+                return None
+            self._choices[key] = selection.choose(size, known)
+        return self._choices[key]
+
+
+def _listed(fact: Fact, values: Any) -> Any:
+    """A list, or a tensor if the values are on a device: reading them would wait for it."""
+    try:
+        if isinstance(values, np.ndarray) and values.dtype.kind in "biuf":
+            values = torch.tensor(values)
+        if isinstance(values, torch.Tensor):
+            values = _one_each(fact, values.detach())
+            if not values.is_cpu:
+                return values.clone()
+            values = values.tolist()
+        return [_ITEM[fact][1](item.item() if hasattr(item, "item") else item) for item in values]
+    except (TypeError, ValueError, RuntimeError):
+        raise BacklightError(
+            f"{fact}() got a {type(values).__name__} that cannot be read as one "
+            f"{_ITEM[fact][0]} for each sample: give a list or a tensor as long as the batch."
+        ) from None
+
+
+def _one_each(fact: Fact, values: torch.Tensor) -> torch.Tensor:
+    if fact == "losses" and values.dim() > 1:
+        values = values.flatten(1).mean(1, dtype=torch.float32)
+    if values.dim() != 1 or (fact == "data_indices" and values.is_floating_point()):
+        raise ValueError
+    return values
+
+
+def _label(label: Hashable) -> Hashable:
+    hash(label)
+    return label
+
+
+_ITEM: Final[dict[Fact, tuple[str, Callable[[Any], Any]]]] = {
+    "losses": ("number", float),
+    "categories": ("label", _label),
+    "data_indices": ("whole number", index),
+}

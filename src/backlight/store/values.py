@@ -1,0 +1,283 @@
+"""Raw values on disk: one safetensors file for each step, and how much of it fits a budget.
+
+The file is `values/<rank>-<step>.safetensors`. Each tensor in it has an entry of the same name in
+the file's metadata, which is JSON: where it was seen, what it was cut from, and what each of its
+rows and columns is. Neither writing nor reading needs torch.
+
+Safetensors as NumPy knows it has no bfloat16, no float8 and no complex numbers: the first two are
+stored as the integers that have their bits, and complex numbers as pairs of real ones. `dtype` in
+the metadata says what they were.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+from heapq import heapify, heappop, heappush
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save
+
+from backlight.errors import BacklightError
+
+FOLDER: Final = "values"
+
+STORED_AS: Final = {
+    **{name: name for name in ("bool", "float16", "float32", "float64")},
+    **{f"{sign}{bits}": f"{sign}{bits}" for sign in ("int", "uint") for bits in (8, 16, 32, 64)},
+    "bfloat16": "uint16",
+    "float8_e4m3fn": "uint8",
+    "float8_e4m3fnuz": "uint8",
+    "float8_e5m2": "uint8",
+    "float8_e5m2fnuz": "uint8",
+    "float8_e8m0fnu": "uint8",
+    "complex32": "float16",
+    "complex64": "float32",
+    "complex128": "float64",
+}
+"""The dtypes that can be kept, and the NumPy dtype that holds each; complex ones as pairs."""
+
+_FEWEST_NEURONS = 64  # before a sample is given up
+_HEADER_BYTES = 640  # at most what an entry takes in the file's header, without its samples
+_SAMPLE_HEADER_BYTES = 32  # a position and a data index, as text
+
+
+@dataclass(frozen=True, slots=True)
+class Extent:
+    """How much of a tensor is kept: rows of samples, and every `neuron_step`th of its neurons.
+
+    >>> Extent(samples=4, neurons=10, neuron_step=3, item_bytes=4).columns
+    4
+    """
+
+    samples: int
+    neurons: int
+    neuron_step: int
+    item_bytes: int
+    is_open: bool = False  # which samples are kept is not known yet, so none may be given up
+
+    @property
+    def columns(self) -> int:
+        """How many neurons are kept of each sample."""
+        return -(-self.neurons // self.neuron_step)
+
+    @property
+    def data_bytes(self) -> int:
+        """What the values take."""
+        return self.samples * self.columns * self.item_bytes
+
+    @property
+    def file_bytes(self) -> int:
+        """At most what the values and their entry in the header take; 0 if nothing is kept."""
+        header = _HEADER_BYTES + _SAMPLE_HEADER_BYTES * self.samples
+        return self.data_bytes + header if self.samples else 0
+
+    def less(self) -> Extent:
+        """The next smaller extent: half the neurons, then half the samples, then nothing."""
+        if self.columns > _FEWEST_NEURONS:
+            return replace(self, neuron_step=2 * self.neuron_step)
+        if self.samples > 1 and not self.is_open:
+            return replace(self, samples=(self.samples + 1) // 2)
+        return replace(self, samples=0)
+
+
+def fit(wanted: Sequence[Extent], budget_bytes: int) -> list[Extent]:
+    """The extents that fit a budget: the largest lose detail first, and of equals the last.
+
+    >>> large, small = Extent(8, 4096, 1, 4), Extent(8, 64, 1, 4)
+    >>> [(extent.samples, extent.columns) for extent in fit([large, small], 40_000)]
+    [(8, 1024), (8, 64)]
+    """
+    kept = list(wanted)
+    total = sum(extent.file_bytes for extent in kept)
+    largest = [(-extent.file_bytes, -place) for place, extent in enumerate(kept)]
+    heapify(largest)
+    while total > budget_bytes and largest:
+        place = -heappop(largest)[1]
+        less = kept[place].less()
+        total -= kept[place].file_bytes - less.file_bytes
+        kept[place] = less
+        if less.samples:
+            heappush(largest, (-less.file_bytes, -place))
+    return kept
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class KeptValues:
+    """The values that were kept of one tensor.
+
+    `array` has a row for each of `samples` and a column for each kept neuron; of a tensor without
+    a batch dimension it has the columns only. A neuron is a position in the flattened sample. What
+    NumPy has no dtype for is written from its bits, and complex32 from pairs of float16.
+    """
+
+    site: int
+    quantity: str
+    backward: str
+    iteration: int
+    dtype: str
+    shape: tuple[int, ...]  # of the whole tensor
+    batch_dim: int | None
+    samples: tuple[int, ...]  # positions in the batch, the first choice first
+    data_indices: tuple[int | None, ...]  # positions in the user's data set, where given
+    neurons: int  # of a whole sample
+    neuron_step: int  # the kept neurons are 0, neuron_step, 2 * neuron_step, …
+    array: Any
+    note: str = ""  # where the array is not what its dtype says: what it is, and what to do
+
+    @property
+    def neuron_positions(self) -> Any:
+        """Where each column is in the flattened sample."""
+        return np.arange(0, self.neurons, self.neuron_step)
+
+    @property
+    def array_shape(self) -> tuple[int, ...]:
+        """The shape that the array has to have, whatever its dtype."""
+        columns = len(range(0, self.neurons, self.neuron_step))
+        return (columns,) if self.batch_dim is None else (len(self.samples), columns)
+
+
+@dataclass(frozen=True, slots=True)
+class StepValues:
+    """The raw values of one step, as they are written."""
+
+    entries: tuple[KeptValues, ...]
+
+    @property
+    def data_bytes(self) -> int:
+        """What the values take, without the file's header."""
+        return sum(int(entry.array.nbytes) for entry in self.entries)
+
+
+_DESCRIBED = [field.name for field in fields(KeptValues) if field.name not in ("array", "note")]
+_DAMAGE = (
+    SafetensorError,
+    ArithmeticError,
+    AttributeError,
+    LookupError,
+    TypeError,
+    ValueError,
+)
+
+
+def values_path(folder: Path, rank: int, step: int) -> Path:
+    """Where the values of a rank's step are, in a run's folder.
+
+    >>> values_path(Path("run"), 0, 12).as_posix()
+    'run/values/0-12.safetensors'
+    """
+    return folder / FOLDER / f"{rank}-{step}.safetensors"
+
+
+def write_values(folder: Path, rank: int, step: int, values: StepValues) -> int:
+    """Write a step's values into a run's folder, in one piece, and say how many bytes they took.
+
+    >>> import tempfile
+    >>> kept = KeptValues(
+    ...     site=0, quantity="value", backward="", iteration=0, dtype="float32", shape=(8, 2),
+    ...     batch_dim=0, samples=(5,), data_indices=(205,), neurons=2, neuron_step=1,
+    ...     array=np.array([[1.0, 2.0]], np.float32),
+    ... )
+    >>> folder = Path(tempfile.mkdtemp())
+    >>> write_values(folder, 0, 12, StepValues((kept,))) < 1000
+    True
+    >>> read_values(values_path(folder, 0, 12))[0].array.tolist()
+    [[1.0, 2.0]]
+    """
+    target = values_path(folder, rank, step)
+    target.parent.mkdir(exist_ok=True)
+    content = _serialized(values)
+    draft = target.with_name(f".{target.name}.{os.getpid()}")
+    try:
+        draft.write_bytes(content)
+        draft.replace(target)
+    except OSError:
+        draft.unlink(missing_ok=True)
+        raise
+    return len(content)
+
+
+def _serialized(values: StepValues) -> bytes:
+    arrays: dict[str, Any] = {}
+    metadata: dict[str, str] = {}
+    for number, entry in enumerate(values.entries):
+        # The number keeps apart what was seen twice, such as a gradient under double backward.
+        name = f"{number}.{entry.site}.{entry.quantity}.{entry.iteration}"
+        arrays[name] = _stored(entry)
+        described = {key: getattr(entry, key) for key in _DESCRIBED}
+        metadata[name] = json.dumps(described, separators=(",", ":"))
+    return bytes(save(arrays, metadata=metadata))
+
+
+def _stored(entry: KeptValues) -> Any:
+    array = np.require(entry.array, requirements="C")
+    if array.dtype.kind == "c":
+        array = array[..., np.newaxis].view(array.real.dtype)
+    if array.dtype != STORED_AS[entry.dtype]:
+        array = array.view(STORED_AS[entry.dtype])
+    return array
+
+
+def read_values(path: str | Path) -> list[KeptValues]:
+    """The values of a step, in the order in which they were seen.
+
+    bfloat16 and float8 arrays have the dtypes of `ml_dtypes`; where that is not installed, bfloat16
+    is widened to float32, which is exact, float8 stays the integers that have its bits, and `note`
+    says so.
+    """
+    try:
+        with safe_open(str(path), framework="numpy") as file:
+            described = {name: json.loads(text) for name, text in (file.metadata() or {}).items()}
+            names = sorted(file.keys(), key=lambda name: int(name.partition(".")[0]))
+            return [_entry(described[name], file.get_tensor(name)) for name in names]
+    except OSError as error:
+        raise BacklightError(
+            f"There are no raw values to read at {str(path)!r} ({error.strerror or error}): "
+            "choose a step for which they were kept."
+        ) from None
+    except _DAMAGE as error:
+        reason = " ".join(str(error).split()) or type(error).__name__
+        raise BacklightError(
+            f"The raw values in {str(path)!r} cannot be read ({reason}): "
+            "the file is torn or damaged, so delete it or restore it from a copy."
+        ) from None
+
+
+def _entry(described: dict[str, Any], stored: Any) -> KeptValues:
+    """One tensor of a file; whatever does not fit together is a ValueError or a TypeError."""
+    lists = {key: tuple(value) for key, value in described.items() if isinstance(value, list)}
+    entry = KeptValues(**{**described, **lists}, array=None)
+    array, note = _decoded(stored, entry.dtype)
+    if array.shape != entry.array_shape:
+        raise ValueError(f"{entry.array_shape} values described, {array.shape} found")
+    return replace(entry, array=array, note=note)
+
+
+def _decoded(stored: Any, dtype: str) -> tuple[Any, str]:
+    """The numbers of a stored array, and a note where they are not of the dtype that it had."""
+    if stored.dtype != STORED_AS[dtype]:
+        raise ValueError(f"{dtype} is stored as {STORED_AS[dtype]}, and {stored.dtype} was found")
+    if dtype == "complex32":  # NumPy has none
+        return stored.astype(np.float32).view(np.complex64)[..., 0], ""
+    if dtype.startswith("complex"):
+        return stored.view(dtype)[..., 0], ""
+    if STORED_AS[dtype] == dtype:
+        return stored, ""
+    return _small_floats(stored, dtype)
+
+
+def _small_floats(bits: Any, dtype: str) -> tuple[Any, str]:
+    try:
+        import ml_dtypes
+    except ImportError:
+        if dtype == "bfloat16":
+            return (bits.astype(np.uint32) << 16).view(np.float32), "bfloat16, widened to float32"
+        return bits, f"the bits of {dtype}: install ml_dtypes to read them as numbers"
+    if not hasattr(ml_dtypes, dtype):
+        return bits, f"the bits of {dtype}: install a newer ml_dtypes to read them as numbers"
+    return bits.view(getattr(ml_dtypes, dtype)), ""
