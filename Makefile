@@ -12,7 +12,7 @@ INSTALL := $(PIP) install -q -c constraints.txt
 BUILD_FILES := pyproject.toml setup.py constraints.txt $(wildcard build_support/*.py)
 KERNEL := $(wildcard src/backlight/reduce/*.c src/backlight/reduce/*.h)
 
-.PHONY: help demo test lint format web bench clean chromium
+.PHONY: help demo test lint format web bench bench-peers clean chromium
 
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-7s %s\n", $$1, $$2 }' Makefile
@@ -41,6 +41,9 @@ web: .venv/tools ## build the page into the package, if its sources changed
 
 bench: .venv/installed-dev ## measure what recording costs
 	@$(PY) benchmarks/run.py
+
+bench-peers: .venv/installed-dev ## measure what other tools cost on the same loops
+	@$(PY) benchmarks/peers.py
 
 clean: ## remove what was built; .venv and web/node_modules stay
 	rm -rf build dist src/*.egg-info src/backlight/serve/static src/backlight/reduce/_kernel*.so

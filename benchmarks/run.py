@@ -10,19 +10,20 @@ from __future__ import annotations
 
 import argparse
 import shutil
-import subprocess
-import sys
 import tempfile
 from pathlib import Path
 from statistics import median
 
 from rich.console import Console
-from rich.progress import track
 from rich.table import Table
+from trainer import Trainer, ratio, take_turns
 
-HERE = Path(__file__).parent
-BLOCK_SECS = 0.6
-VARIANTS = {"control": "bare", "every step": "1", "every 10th": "10", "not recorded": "1000000000"}
+VARIANTS = {
+    "control": "bare",
+    "every step": "backlight:1",
+    "every 10th": "backlight:10",
+    "not recorded": "backlight:1000000000",
+}
 BUDGETS = {
     "MLP": {"every step": 1.50, "every 10th": 1.06, "not recorded": 1.01},
     "GPT": {"every step": 1.15, "every 10th": 1.03, "not recorded": 1.01},
@@ -30,50 +31,15 @@ BUDGETS = {
 }
 
 
-class Trainer:
-    """A worker process that trains blocks of steps on demand."""
-
-    def __init__(self, loop: str, every: str, root: Path) -> None:
-        command = [sys.executable, str(HERE / "worker.py"), loop, every, str(root)]
-        self._process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-        )
-
-    def train(self, steps: int) -> float:
-        """Seconds that a block of steps took."""
-        assert self._process.stdin is not None and self._process.stdout is not None
-        self._process.stdin.write(f"{steps}\n")
-        self._process.stdin.flush()
-        return float(self._process.stdout.readline())
-
-    def close(self) -> None:
-        """End the process as a finished script would."""
-        assert self._process.stdin is not None
-        self._process.stdin.close()
-        self._process.wait()
-
-
 def measure(loop: str, rounds: int, root: Path) -> dict[str, float]:
     """The ratios of one loop, and `step_ms`, the bare step's milliseconds."""
-    trainers = {"bare": Trainer(loop, "bare", root)}
-    trainers |= {name: Trainer(loop, every, root) for name, every in VARIANTS.items()}
-    try:
-        for trainer in trainers.values():
-            trainer.train(20)
-        steps = max(10, round(BLOCK_SECS / trainers["bare"].train(20) * 20 / 10) * 10)
-        times: dict[str, list[float]] = {name: [] for name in trainers}
-        for number in track(range(rounds), description=f"{loop:>6}, {steps} steps a block"):
-            order = list(trainers) if number % 2 else list(reversed(trainers))
-            for name in order:
-                times[name].append(trainers[name].train(steps))
-    finally:
-        for trainer in trainers.values():
-            trainer.close()
-    ratios = {
-        name: median(own / bare for own, bare in zip(times[name], times["bare"], strict=True))
-        for name in VARIANTS
-    }
-    return {**ratios, "step_ms": median(times["bare"]) / steps * 1000}
+    tools = {"bare": "bare", **VARIANTS}
+    trainers = {name: Trainer(loop, tool, root) for name, tool in tools.items()}
+    times, failures = take_turns(trainers, rounds, f"{loop:>6}")
+    if failures:
+        raise SystemExit(f"{loop}: {failures}")
+    ratios = {name: ratio(times[name], times["bare"]) for name in VARIANTS}
+    return {**ratios, "step_ms": median(times["bare"]) * 1000}
 
 
 def bytes_per_observation(root: Path) -> float:

@@ -6,6 +6,7 @@ imported where it is used, because each peer lives in an environment of its own.
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -58,7 +59,8 @@ def torchexplorer(loop: Loop, root: Path) -> Watched:
 
 
 def comgra(loop: Loop, root: Path) -> Watched:
-    """The output of every module without children, named, and the parameters; written to disk."""
+    """Statistics of parameters and of every childless module's output, which is named; stored."""
+    sys.setrecursionlimit(20_000)  # it walks the graph by recursion
     from comgra.objects import DecisionMakerForRecordingsFrequencyPerType
     from comgra.recorder import ComgraRecorder
 
@@ -71,13 +73,20 @@ def comgra(loop: Loop, root: Path) -> Watched:
     )
     recorder.track_module("model", loop.model)
     calls: Counter[str] = Counter()
-    register_outputs(loop.model, recorder.register_tensor, calls)
+
+    def register(name: str, output: torch.Tensor) -> None:
+        if len(output) == loop.batch_size:  # it takes no other tensors
+            recorder.register_tensor(name, output, recording_type="kpis")
+
+    name_outputs(loop.model, register, calls)
     steps = iter(range(1_000_000_000))
 
     def step() -> None:
         calls.clear()
         loop.optimizer.zero_grad()
-        recorder.start_batch(next(steps), loop.batch_size, type_of_execution="train")
+        recorder.start_batch(
+            next(steps), loop.batch_size, record_all_tensors_per_batch_index_by_default=False
+        )
         recorder.start_iteration()
         loss = loop.loss()
         recorder.register_tensor("loss", loss, is_loss=True)
@@ -91,7 +100,7 @@ def comgra(loop: Loop, root: Path) -> Watched:
     return Watched(step, recorder.finalize)
 
 
-def register_outputs(
+def name_outputs(
     model: nn.Module, register: Callable[[str, torch.Tensor], None], calls: Counter[str]
 ) -> None:
     """Name the output of every call of a module without children."""

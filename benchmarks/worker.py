@@ -7,6 +7,7 @@ or with why it cannot.
 from __future__ import annotations
 
 import os
+import resource
 import sys
 import time
 from pathlib import Path
@@ -15,12 +16,16 @@ import torch
 from loops import LOOPS
 from tools import watch
 
+LARGEST_BYTES = 8 * 2**30
+
 
 def serve(loop_name: str, tool: str, root: Path) -> None:
     """Train blocks of one loop under one tool."""
     # What a tool prints must not be taken for an answer.
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)
+    # A tool that keeps every value must not take the machine with it.
+    resource.setrlimit(resource.RLIMIT_AS, (LARGEST_BYTES, LARGEST_BYTES))
     try:
         torch.manual_seed(0)
         watched = watch(tool, LOOPS[loop_name](), root)

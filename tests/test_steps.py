@@ -484,3 +484,33 @@ class TestCalls:
         assert (row["kind"], row["count"]) == ("loss", 1)
         assert find(run.path, "(loss)", "grad")[0]["mean"] == 1.0
         assert torch._C._len_torch_function_stack() == 0
+
+
+class TestGraph:
+    def test_the_graph_of_a_step_is_stored_once_for_each_structure(self, root):
+        class Gap(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.first, self.second = nn.Linear(3, 4), nn.Embedding(4, 2)
+
+            def forward(self, x):
+                return self.second(self.first(x).argmax(1))
+
+        model = Gap()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        with backlight.watch(model, optimizer, root=root, every=1) as run:
+            for _ in range(3):
+                model(torch.randn(5, 3)).sum().backward()
+                optimizer.step()
+        (file,) = (run.path / "graphs").iterdir()
+        graph = json.loads(file.read_text())
+        names = {site["site"]: site["name"] for site in read(run.path, "sites")}
+        steps = read(run.path, "steps")
+        assert steps[0]["graph"] == steps[1]["graph"] == file.stem
+        edges = {
+            (names[source], names[sink], kind)
+            for kind, pairs in graph["edges"].items()
+            for source, sink in pairs
+        }
+        assert ("second.weight", "second:out.0", "autograd") in edges
+        assert ("first:out.0", "second:in.0", "data") in edges

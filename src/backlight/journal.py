@@ -41,6 +41,7 @@ class Journal:
         self._scalars: list[tuple[int, str, float, float]] = []
         self._flushed_at = time.monotonic()
         self._is_last_recorded = False
+        self._graphs: set[str] = set()
         self._is_stopped = False
         self._totals = {"steps": 0, "recorded_steps": 0, "observations": 0}
         self._secs = {"training": 0.0, "recording": 0.0}
@@ -107,6 +108,12 @@ class Journal:
         """Write a note at once."""
         row = {"step": step, "text": _text(text), "written_at": time.time()}
         self._try(self._writer.append_rows, "notes", [row])
+
+    def graph(self, signature: str, graph: dict[str, Any]) -> None:
+        """Write a graph, once for each structure."""
+        if signature not in self._graphs:
+            self._graphs.add(signature)
+            self._try(self._writer.write_graph, signature, graph)
 
     def event(self, step: int, kind: str, text: str, site: int = -1) -> None:
         """Write that something happened, at once."""

@@ -27,6 +27,7 @@ from torch import nn
 
 from backlight.blackbox import BlackBox, SpikeDetector, StepRecord, first_nonfinite, gradient_norm
 from backlight.capture.calls import CallCapture, FunctionCall
+from backlight.capture.graph import Graph, GraphCapture
 from backlight.capture.modules import Call, FirstForward, ModuleCapture, is_in_backward
 from backlight.capture.names import ModelNames, is_compiled
 from backlight.capture.observer import Observer
@@ -96,6 +97,9 @@ class Run:
         self._calls = CallCapture(
             lambda: self._modules.current_module, on_loss=self._on_loss, on_fault=self.on_fault
         )
+        self._graphs = GraphCapture()
+        self._graph: Graph | None = None
+        self._traces_left = 4  # some steps can never be traced, so it is not tried for ever
         self._times_captured: Counter[str] = Counter()
         self._first_forward = FirstForward(self._names, self._begin_step, self.on_fault)
         self._optimizers: list[OptimizerCapture] = []
@@ -346,7 +350,7 @@ class Run:
         atexit.unregister(self._at_exit)
         self._first_forward.disarm()
         self._modules.remove()
-        self._calls.detach()
+        self._stop_listening()
         self._observer.end()
         for optimizer in self._optimizers:
             optimizer.detach()
@@ -415,12 +419,23 @@ class Run:
         self._observer.recording_secs = _perf() - self._started
 
     def _listen_to_calls(self) -> None:
-        """See functional calls too, ever more rarely: they are dear, and seldom change."""
+        """See functional calls and the graph, ever more rarely: they seldom change."""
         times = self._times_captured[self._kind]
         self._times_captured[self._kind] += 1
         if times & (times - 1) == 0 and not self._is_compiled:
+            self._graphs.begin(trace_data=self._traces_left > 0)
+            self._traces_left -= 1
+            self._observer.show_owned(self._graphs)
             self._calls.iteration = 0
             self._calls.attach()
+
+    def _stop_listening(self) -> None:
+        """Before an update: functional calls and the graph are complete."""
+        self._calls.detach()
+        if self._observer.graph is not None:
+            self._observer.graph = None
+            with self._guard("following the graph"):
+                self._graph = self._graphs.finish()
 
     def _on_loss(self, tensor: torch.Tensor) -> None:
         """A backward pass starts from this tensor: it is the loss, whatever it is called."""
@@ -428,6 +443,8 @@ class Run:
             LOSS, module="", node=LOSS, role=LOSS, kind="loss", step=self._step
         )
         if self._is_open and self._is_captured:
+            if self._observer.graph is not None and site >= 0:
+                self._observer.graph.loss(site, tensor)
             self._observer.on_named(site, tensor, self._observer.iteration, batch_dim=None)
 
     def _next_iteration(self) -> int:
@@ -437,7 +454,7 @@ class Run:
         return number
 
     def _before_update(self, optimizer: OptimizerCapture) -> None:
-        self._calls.detach()
+        self._stop_listening()
         if not self._is_open:
             self._open_step()
         if self._is_captured:
@@ -463,7 +480,7 @@ class Run:
 
     def _end_step(self, decision: tuple[bool, str] | None) -> None:
         started = _perf()
-        self._calls.detach()
+        self._stop_listening()
         record = StepRecord({})
         with self._guard("writing a step"):
             if self._is_captured:
@@ -494,12 +511,15 @@ class Run:
             "reason": reason,
             "iterations": max(self._iterations, 1),
             "batch_size": self._batch_size,
-            "graph": "",
+            "graph": "" if self._graph is None else self._graph.signature,
             "started_at": self._started_at,
             "duration_secs": duration_secs,
             "recording_secs": recording_secs,
         }
         self._schedule.learn(self._kind, duration_secs, recording_secs if has_stats else 0.0)
+        if self._graph is not None:
+            self._journal.graph(self._graph.signature, self._graph.to_json())
+            self._graph = None
         leaving: StepRecord | None = record
         if self._box.steps and has_stats and not record.row["recorded"] and decision is None:
             leaving = self._box.hold(record)
@@ -537,6 +557,8 @@ class Run:
 
     def on_enter(self, call: Call) -> None:
         """A module's call begins."""
+        if self._observer.graph is not None:
+            self._observer.graph.enter(call.module, call.number)
 
     def on_pass(self) -> bool:
         """A forward pass begins: a step, or after a backward pass another part of one."""
@@ -566,6 +588,8 @@ class Run:
 
     def on_leave(self, call: Call) -> None:
         """A module's call has ended."""
+        if self._observer.graph is not None:
+            self._observer.graph.leave(call.module, call.number)
 
     def on_compiled(self) -> None:
         """The model is compiled: its modules get hooks of their own, before they are compiled."""

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch.nn.parameter import is_lazy
 
+from backlight.capture.graph import GraphCapture
 from backlight.capture.modules import Call
 from backlight.capture.names import ModelNames, OwnedTensor
 from backlight.capture.optimizer import OptimizerCapture
@@ -100,6 +101,7 @@ class Observer:
     ) -> None:
         self.reducer = Reducer()
         self.keeper = keeper
+        self.graph: GraphCapture | None = None  # while the graph of the step is followed
         if keeper is not None:
             keeper.backwards = self.reducer.backwards
         self.recording_secs = 0.0
@@ -137,6 +139,7 @@ class Observer:
     def end(self) -> None:
         """The step has ended: let go of everything that it saw."""
         self._is_open = False
+        self.graph = None
         self._forget()
 
     def _forget(self) -> None:
@@ -175,6 +178,8 @@ class Observer:
             step=self._step,
         )
         if site >= 0:
+            if self.graph is not None:
+                self.graph.see(site, tensor, self.iteration, role=tensor_class)
             units = unit_dim(tensor.dim(), call.module_class)
             self._see(tensor, site, units, is_recomputed=call.is_recomputed)
         self.recording_secs += _perf() - started
@@ -190,6 +195,8 @@ class Observer:
         started = _perf()
         self._named.add((site, iteration))
         before, self.iteration = self.iteration, iteration
+        if self.graph is not None:
+            self.graph.see(site, tensor, iteration, role="tensor")
         units = unit_dim(tensor.dim())
         self._see(tensor, site, units, is_recomputed=False, batch_dim=batch_dim)
         self.iteration = before
@@ -250,6 +257,18 @@ class Observer:
         return GRAD + len(QUANTITIES) * self.backward
 
     # -- parameters, buffers and optimizers
+
+    def show_owned(self, graph: GraphCapture) -> None:
+        """Show parameters and buffers to the graph of this step, and follow it."""
+        self.graph = graph
+        owned = [("parameter", each) for each in self._names.parameters()]
+        owned += [("buffer", each) for each in self._names.buffers()]
+        for tensor_class, each in owned:
+            tensor = each.tensor()
+            if tensor is not None and self._sites.has_class(tensor_class) and has_values(tensor):
+                site = self._site_of(tensor_class, each)
+                if site >= 0:
+                    graph.parameter(site, tensor)
 
     def _hook_parameters(self) -> None:
         for owned in self._names.parameters():

@@ -78,6 +78,7 @@ class ValueKeeper:
     tensors that are kept, whole `tensors`, and `choices` for want of losses or categories, where
     the first samples were kept instead.
 
+    >>> from backlight.samples import highest_loss
     >>> keeper = ValueKeeper(highest_loss(1))
     >>> keeper.begin(batch_size=3)
     >>> keeper.observe(torch.tensor([[1.0, 1.0], [2.0, 4.0], [0.0, 0.0]]), site=0, quantity=0)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from contextlib import nullcontext
 from pathlib import Path
 
 import torch
@@ -14,10 +13,10 @@ import backlight
 from backlight.demo.network import SumSigns
 from backlight.demo.task import TEST_LENGTHS, TRAINING_LENGTHS, make_batch
 from backlight.recorder import Run
+from backlight.schedule import PerKind
 
 STEPS = 1500
 _SAMPLES = 128
-_RECORD_EVERY = 5
 _TEST_EVERY = 50
 _VARIANTS = {
     "bugged": "An activation follows every layer of each sub-module, the last one too.",
@@ -28,6 +27,8 @@ _VARIANTS = {
 def run_demo(*, root: Path, steps: int | None = None, show_progress: bool = True) -> list[Path]:
     """Train both variants and return their runs' folders."""
     steps = STEPS if steps is None else steps
+    # Tensors this small gain nothing from a second thread, and lose much on a busy machine.
+    torch.set_num_threads(1)
     columns = (
         TextColumn("{task.description:>8}"),
         BarColumn(),
@@ -53,30 +54,54 @@ def _train(variant: str, root: Path, steps: int, progress: Progress) -> Path:
         name=variant,
         root=root,
         config=config,
-        every=_RECORD_EVERY,
+        schedule=PerKind(gap=100),
+        samples=2,
     ) as run:
         run.note(_VARIANTS[variant])
-        for step in range(steps):
-            numbers, targets = make_batch(lengths.choice(TRAINING_LENGTHS), _SAMPLES, generator)
-            loss = binary_cross_entropy(_answer(network, numbers, run), targets)
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
-            run.log(loss=loss)
-            if (step + 1) % _TEST_EVERY == 0:
+        loss = torch.tensor(0.0)
+        for number in range(steps):
+            length = lengths.choice(TRAINING_LENGTHS)
+            numbers, targets = make_batch(length, _SAMPLES, generator)
+            with run.step(kind=f"{length:02}_iterations", batch_size=_SAMPLES):
+                loss, _ = _loss(network, numbers, targets, run)
+                optimizer.zero_grad()
+                loss.backward()
+                optimizer.step()
+                run.log(loss=loss)
+            if (number + 1) % _TEST_EVERY == 0:
                 _test(network, run)
             progress.update(bar, advance=1, loss=f"{loss.item():.3f}")
         run.note(f"Trained for {steps} steps; the last loss was {loss.item():.3f}.")
     return run.path
 
 
-def _answer(network: SumSigns, numbers: torch.Tensor, run: Run | None) -> torch.Tensor:
-    memory = network.first_memory(numbers.shape[1])
+def _loss(
+    network: SumSigns, numbers: torch.Tensor, targets: torch.Tensor, run: Run
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Answer for a batch of sequences, one number of each at a time: the loss and the accuracy."""
+    memory = run.tensor("memory", network.first_memory(numbers.shape[1]), is_initial=True)
+    sums = torch.zeros_like(targets)
     answer = torch.empty(0)
     for number in numbers:
-        with run.iteration() if run is not None else nullcontext():
+        with run.iteration():
+            run.tensor("numbers", number, kind="input")
             answer, memory = network(number, memory)
-    return answer
+            run.tensor("memory", memory)
+            run.tensor("answer", answer)
+            # The network never sees the sums; beside its answer they tell when it is mistaken.
+            sums = sums + number
+            _name_sums(sums, run)
+    run.tensor("targets", targets, kind="target")
+    losses = binary_cross_entropy(answer, targets, reduction="none").mean(dim=1)
+    run.tensor("loss per sample", losses, kind="helper")
+    accuracy = ((answer > 0.5) == (targets > 0.5)).float().mean()
+    return run.tensor("loss", losses.mean(), kind="loss", batch_dim=None), accuracy
+
+
+def _name_sums(sums: torch.Tensor, run: Run) -> None:
+    for sequence, partial in enumerate(sums.split(1, dim=1)):
+        name, role = f"partial sum {sequence}", f"sequence {sequence}"
+        run.tensor(name, partial, node="partial sums", role=role, kind="helper")
 
 
 @torch.no_grad()
@@ -84,11 +109,6 @@ def _test(network: SumSigns, run: Run) -> None:
     """How well it does on longer sequences than it is trained on, always on the same ones."""
     for length in TEST_LENGTHS:
         numbers, targets = make_batch(length, 512, torch.Generator().manual_seed(length))
-        answer = _answer(network, numbers, None)
-        accuracy = ((answer > 0.5) == (targets > 0.5)).float().mean()
-        run.log(
-            **{
-                f"test_loss_{length}": binary_cross_entropy(answer, targets),
-                f"test_accuracy_{length}": accuracy,
-            }
-        )
+        with run.step(kind=f"{length:02}_test", batch_size=512):
+            loss, accuracy = _loss(network, numbers, targets, run)
+            run.log(**{f"test_loss_{length}": loss, f"test_accuracy_{length}": accuracy})

@@ -132,6 +132,14 @@ class RunWriter:
         if rows:
             self.append(table, pa.RecordBatch.from_pylist(rows, schema=TABLES[table]))
 
+    def write_graph(self, signature: str, graph: dict[str, Any]) -> None:
+        """Write the graph of one structure, in a file of its own, in one piece."""
+        folder = self.path / "graphs"
+        folder.mkdir(exist_ok=True)
+        draft = folder / f"{signature}.{os.getpid()}"
+        draft.write_text(json.dumps(graph) + "\n", encoding="utf-8")
+        draft.replace(folder / f"{signature}.json")
+
     def write_values(self, step: int, values: StepValues) -> None:
         """Write a step's raw values, in a file of their own."""
         self.bytes_written += write_values(self.path, self.rank, step, values)
