@@ -126,6 +126,8 @@ def measure(
         own.mkdir(parents=True)
         trainers[peer] = Trainer(loop, peer, own, python=python)
     times, failures = take_turns(trainers, rounds, f"{loop:>6}", shortest_block=2)
+    if "bare" in failures:
+        return {}, failures
     measured = [name for name in trainers if name != "bare" and name not in failures]
     ratios = {name: ratio(times[name], times["bare"]) for name in measured}
     return {**ratios, "step_ms": median(times["bare"]) * 1000}, failures
@@ -138,7 +140,7 @@ def show(
     table = Table(title="time of a training step, every one recorded, as a ratio to bare training")
     for heading in ("tool", *results):
         table.add_column(heading, justify="left" if heading == "tool" else "right")
-    steps = (f"{result['step_ms']:.2f} ms" for result in results.values())
+    steps = (f"{found['step_ms']:.2f} ms" if found else "–" for found in results.values())
     table.add_row("bare step", *steps)
     for tool in ("control", "backlight", *PEERS):
         cells = (f"{found[tool]:.2f}" if tool in found else "–" for found in results.values())
@@ -160,7 +162,7 @@ def version(tool: str) -> str:
 def main() -> None:
     """Measure the loops that are asked for and print one table."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rounds", type=int, default=7, help="blocks that each process trains")
+    parser.add_argument("--rounds", type=int, default=5, help="blocks that each process trains")
     parser.add_argument("--loop", choices=sorted(LOOPS), action="append", help="only this loop")
     arguments = parser.parse_args()
     console = Console()

@@ -14,7 +14,7 @@ from rich.progress import track
 HERE = Path(__file__).parent
 BLOCK_SECS = 0.6
 WARM_UP_STEPS = 20
-PATIENCE_SECS = 40
+PATIENCE_SECS = 60
 
 
 class ToolError(Exception):
