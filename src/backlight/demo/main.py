@@ -55,7 +55,6 @@ def _train(variant: str, root: Path, steps: int, progress: Progress) -> Path:
         root=root,
         config=config,
         schedule=PerKind(gap=50),
-        samples=2,
     ) as run:
         run.note(_VARIANTS[variant])
         loss = torch.tensor(0.0)
