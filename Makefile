@@ -12,10 +12,10 @@ INSTALL := $(PIP) install -q -c constraints.txt
 BUILD_FILES := pyproject.toml setup.py constraints.txt $(wildcard build_support/*.py)
 KERNEL := $(wildcard src/backlight/reduce/*.c src/backlight/reduce/*.h)
 
-.PHONY: help demo test lint format web bench bench-peers clean chromium
+.PHONY: help demo test lint format web bench bench-jax bench-peers bench-viewer bench-store bench-diagnosis clean chromium bench-lab test-notebook
 
 help: ## list these targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-7s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' Makefile
 
 demo: .venv/installed-run web ## train the demo's networks, record them and open the viewer
 	@.venv/bin/backlight demo
@@ -23,6 +23,10 @@ demo: .venv/installed-run web ## train the demo's networks, record them and open
 test: .venv/installed-dev web chromium ## run all tests: the page's, doctests, Python's
 	@$(PY) -m build_support.node npm run test
 	@OMP_NUM_THREADS=1 $(PY) -m pytest -n auto --dist loadfile
+
+test-notebook: .venv/installed-dev web chromium ## run real notebooks in a real browser: JupyterLab, marimo
+	@$(INSTALL) ipykernel jupyterlab marimo
+	@$(PY) -m pytest tests/notebooks.py
 
 lint: .venv/installed-dev ## check style and types, change nothing
 	@$(PY) -m ruff check
@@ -42,8 +46,26 @@ web: .venv/tools ## build the page into the package, if its sources changed
 bench: .venv/installed-dev ## measure what recording costs
 	@$(PY) benchmarks/run.py
 
+bench-jax: .venv/installed-dev ## measure what recording costs a small GPT in Flax
+	@$(PY) benchmarks/jax_run.py
+
 bench-peers: .venv/installed-dev ## measure what other tools cost on the same loops
+	-@scripts/ensure-program dot graphviz "TorchExplorer"
 	@$(PY) benchmarks/peers.py
+
+bench-viewer: .venv/installed-dev web chromium ## measure what the page costs a browser
+	@$(PY) benchmarks/viewer_graph.py
+	@$(PY) benchmarks/viewer_plots.py
+	@$(PY) benchmarks/viewer_live.py
+
+bench-store: .venv/installed-dev ## measure how fast large runs are read (18 GB of disk, half an hour)
+	@$(PY) benchmarks/store.py $(if $(ROOT),--root $(ROOT))
+
+bench-diagnosis: .venv/installed-dev ## measure how often diagnosis is right
+	@OMP_NUM_THREADS=1 $(PY) benchmarks/diagnosis.py
+
+bench-lab: .venv/installed-dev ## measure how fast the lab answers
+	@$(PY) benchmarks/lab.py
 
 clean: ## remove what was built; .venv and web/node_modules stay
 	rm -rf build dist src/*.egg-info src/backlight/serve/static src/backlight/reduce/_kernel*.so
@@ -51,7 +73,7 @@ clean: ## remove what was built; .venv and web/node_modules stay
 	find src tests build_support benchmarks -name __pycache__ -prune -exec rm -rf {} +
 
 chromium:
-	@scripts/ensure-chromium
+	@scripts/ensure-program chromium chromium "the browser tests"
 
 .venv/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10) and "Backlight needs Python 3.10 or newer: set PYTHON to one.")'

@@ -10,22 +10,18 @@ from __future__ import annotations
 
 import argparse
 import importlib.metadata
-import os
 import shutil
-import subprocess
-import sys
-import sysconfig
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from statistics import median
 
+from environments import UnavailableError, environment
 from loops import LOOPS
 from rich.console import Console
 from rich.table import Table
 from trainer import Trainer, ratio, take_turns
 
-INSTALL_SECS = 240
 PEERS = {
     "wandb": "wandb==0.31.0",
     "torchexplorer": "torchexplorer==1.1.2",
@@ -40,62 +36,12 @@ RECORDS = {
 NEEDS = {"torchexplorer": ("dot", "Graphviz, such as apt's package graphviz")}
 
 
-class UnavailableError(Exception):
-    """A peer cannot be had here; the text says why."""
-
-
-def cache_folder() -> Path:
-    """Where the peers' environments stay between runs."""
-    root = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(root) / "backlight-bench"
-
-
-def environment(peer: str) -> Path:
+def peer_environment(peer: str) -> Path:
     """The Python of a peer's environment, which is made if there is none."""
     program, package = NEEDS.get(peer, ("", ""))
     if program and shutil.which(program) is None:
         raise UnavailableError(f"it needs the program {program!r}: install {package}.")
-    torch = importlib.metadata.version("torch").partition("+")[0]
-    tag = f"{PEERS[peer].replace('==', '-')}-torch-{torch}-{sys.implementation.cache_tag}"
-    folder = cache_folder() / tag
-    python = folder / "bin" / "python"
-    if not (folder / "installed").exists():
-        shutil.rmtree(folder, ignore_errors=True)
-        install(PEERS[peer], folder, python, torch)
-        (folder / "installed").touch()
-    return python
-
-
-def install(requirement: str, folder: Path, python: Path, torch: str) -> None:
-    """Make an environment that has the peer and, by a path file, the torch of this one."""
-    try:
-        run("making an environment", sys.executable, "-m", "venv", str(folder))
-        packages = folder / "lib" / f"python{sys.version_info[0]}.{sys.version_info[1]}"
-        borrowed = packages / "site-packages" / "borrowed.pth"
-        borrowed.write_text(sysconfig.get_path("purelib") + "\n")
-        (folder / "constraints.txt").write_text(f"torch=={torch}\n")
-        constraints = ["-c", str(folder / "constraints.txt")]
-        run(
-            "pip",
-            str(python),
-            "-m",
-            "pip",
-            "install",
-            "-q",
-            "--no-input",
-            *constraints,
-            requirement,
-        )
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise UnavailableError(f"it could not be installed: {error}") from error
-
-
-def run(doing: str, *command: str) -> None:
-    """Run a command quietly, or say how it failed."""
-    done = subprocess.run(command, capture_output=True, text=True, timeout=INSTALL_SECS)
-    if done.returncode:
-        last = (done.stderr.strip() or done.stdout.strip()).rpartition("\n")[2]
-        raise UnavailableError(f"it could not be installed: {doing} failed: {last}")
+    return environment(PEERS[peer])
 
 
 def prepare(console: Console) -> tuple[dict[str, Path], dict[str, str]]:
@@ -103,7 +49,7 @@ def prepare(console: Console) -> tuple[dict[str, Path], dict[str, str]]:
     pythons: dict[str, Path] = {}
     missing: dict[str, str] = {}
     with console.status("installing the peers, once"), ThreadPoolExecutor() as pool:
-        waiting = {peer: pool.submit(environment, peer) for peer in PEERS}
+        waiting = {peer: pool.submit(peer_environment, peer) for peer in PEERS}
     for peer, future in waiting.items():
         try:
             pythons[peer] = future.result()

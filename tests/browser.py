@@ -35,10 +35,11 @@ def environment() -> dict[str, str]:
 
 
 @contextmanager
-def viewer(root: Path, port: int = 0) -> Iterator[str]:
+def viewer(root: Path, port: int = 0, *, custom: Path | None = None) -> Iterator[str]:
     """The address of `backlight view`, running as a process of its own; on a free port for 0."""
     assert BUNDLE.is_file(), "The page is not built: run `make web`."
-    words = ("view", str(root), "--no-browser", "--port", str(port))
+    words = ["view", str(root), "--no-browser", "--port", str(port)]
+    words += ["--custom", str(custom)] if custom else []
     with process("-m", "backlight", *words) as started:
         yield _read(started, r"http://\S+")
 

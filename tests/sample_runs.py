@@ -78,7 +78,7 @@ class SampleRun:
         self.writer.write_info(self.info)
         self.writer.append_rows("sites", [asdict(site) for site in self.sites])
 
-    def append_step(self, step: int, *, poisoned: bool = False) -> None:
+    def append_step(self, step: int, *, poisoned: bool = False, kind: str = "train") -> None:
         """Append one step: its statistics where it is recorded, its scalars, and its times."""
         recorded = is_recorded(step)
         if recorded:
@@ -96,7 +96,7 @@ class SampleRun:
         reason = "every step at first" if recorded else "every other step later"
         self.writer.append_rows(
             "steps",
-            [{"step": step, "kind": "train", "recorded": recorded, "reason": reason, **times}],
+            [{"step": step, "kind": kind, "recorded": recorded, "reason": reason, **times}],
         )
 
     def append_note(self, step: int, text: str) -> None:

@@ -19,6 +19,7 @@ from typing import Any
 import pytest
 import torch
 from models import ALL, Problem
+from tensor_classes import Tagged
 from torch import autograd, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn import functional
@@ -28,9 +29,10 @@ from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack,
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import checkpoint
 
-from backlight.capture import call_arguments, calls
-from backlight.capture.call_arguments import FUNCTIONS
-from backlight.capture.calls import MOST_CALLS, MOST_CALLS_OF_A_LINE, CallCapture, FunctionCall
+import backlight
+from backlight.capture.calls import CallCapture, FunctionCall, describe
+from backlight.capture.calls.book import MOST_CALLS, MOST_CALLS_OF_A_LINE
+from backlight.capture.calls.functions import FUNCTIONS
 
 X = torch.tensor([[0.5, -1.0, 2.0], [0.25, 3.0, -0.5]])
 LOGITS = X.clone().requires_grad_()
@@ -356,7 +358,7 @@ def test_ranges_of_other_dtypes(dtype: str) -> None:
 def test_it_is_said_why_there_is_no_range(
     tensor: torch.Tensor, reason: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(call_arguments, "MEASURED_ELEMENTS", 24)
+    monkeypatch.setattr(describe, "MEASURED_ELEMENTS", 24)
     (call,) = calls_of(lambda: tensor.sqrt())
     assert call.arguments["input"]["unmeasured"] == reason
     assert "min" not in call.arguments["input"]
@@ -434,7 +436,7 @@ def test_a_call_inside_a_library_that_runs_by_itself_is_found_there(tmp_path: Pa
 
 
 def test_what_the_recorder_calls_is_not_recorded() -> None:
-    package = Path(calls.__file__).parent.parent
+    package = Path(backlight.__file__).parent
     activate, demonstrate = activate_in(package / "hook.py"), activate_in(package / "demo" / "a.py")
     assert calls_of(lambda: activate(X)) == []
     (call,) = calls_of(lambda: demonstrate(X))
@@ -467,46 +469,15 @@ def backward(loss: torch.Tensor) -> None:
         ("torch.autograd.grad", lambda loss: torch.autograd.grad([loss], [LOGITS])),
     ],
 )
-def test_the_loss_is_found(name: str, start: Callable[[torch.Tensor], Any]) -> None:
-    losses: list[torch.Tensor] = []
-    grads: list[Any] = []
-
-    def on_loss(loss: torch.Tensor) -> None:
-        losses.append(loss)
-        grads.append(LOGITS.grad)
-
-    LOGITS.grad = None
-    with capturing(on_loss=on_loss) as capture:
+def test_where_a_backward_pass_starts(name: str, start: Callable[[torch.Tensor], Any]) -> None:
+    with capturing() as capture:
         loss = LOGITS.square().mean()
         start(loss)
-    assert len(losses) == 1 and losses[0] is loss
-    assert grads == [None]  # it is told before the backward pass runs
     (call,) = capture.take()
     root = next(iter(call.arguments.values()))
     root = root[0] if isinstance(root, list) else root
     assert call.function == name and root["made_by"] == "MeanBackward0"
     assert root["min"] == loss.item()
-
-
-def test_several_roots_are_all_told() -> None:
-    losses: list[torch.Tensor] = []
-    with capturing(on_loss=losses.append):
-        roots = [LOGITS.mean(), LOGITS.sum()]
-        torch.autograd.backward(roots)
-    assert [id(loss) for loss in losses] == [id(root) for root in roots]
-
-
-def test_a_scaled_loss_is_told_as_it_is() -> None:
-    losses: list[torch.Tensor] = []
-    scaler = torch.amp.GradScaler("cpu", init_scale=8.0)
-    weight = nn.Parameter(torch.ones(3))
-    optimizer = torch.optim.SGD([weight], lr=0.1)
-    with capturing(on_loss=losses.append) as capture:
-        loss = weight.sum()
-        scaler.scale(loss).backward()
-        scaler.unscale_(optimizer)
-    assert losses[0].item() == 8 * loss.item()
-    assert [call.function for call in capture.take()] == ["torch.Tensor.backward"]
 
 
 # -- gradient clipping
@@ -704,7 +675,7 @@ def test_a_fault_of_its_own_is_reported_and_the_call_goes_on() -> None:
     def fails(*_: Any) -> str:
         raise KeyError("no such module")
 
-    capture = CallCapture(fails, on_loss=fails, on_fault=lambda *fault: faults.append(fault))
+    capture = CallCapture(fails, on_fault=lambda *fault: faults.append(fault))
     capture.attach()
     loss = cross_entropy(LOGITS, TARGET)
     loss.backward()
@@ -751,6 +722,52 @@ def test_training_is_the_same_bit_by_bit(make: Callable[[], Problem]) -> None:
     assert functions.count("torch.Tensor.backward") == 3
     assert functions.count("torch.nn.utils.clip_grad_norm_") == 3
     assert modes() == []
+
+
+class FastAttention(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.attention = nn.MultiheadAttention(16, 2, batch_first=True)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.attention(x, x, x)[0]
+
+
+def encoder_layer() -> nn.Module:
+    return nn.TransformerEncoderLayer(16, 2, 32, batch_first=True)
+
+
+FAST = [FastAttention, encoder_layer, lambda: nn.TransformerEncoder(encoder_layer(), 2)]
+
+
+@pytest.mark.parametrize("make", FAST, ids=["attention", "layer", "encoder"])
+@pytest.mark.parametrize("is_training", [False, True])
+def test_a_frozen_part_takes_its_fast_path_as_without(
+    make: Callable[[], nn.Module], is_training: bool
+) -> None:
+    torch.manual_seed(0)
+    frozen = make().requires_grad_(False).train(is_training)
+    x = torch.randn(2, 5, 16)
+
+    def action() -> torch.Tensor:
+        torch.manual_seed(1)
+        return frozen(x).softmax(-1)
+
+    bare = action()
+    with capturing() as capture:
+        assert torch.equal(action(), bare)
+    functions = [call.function for call in capture.take()]
+    assert functions[-1] == "torch.Tensor.softmax"
+    assert len(functions) == 1 or is_training
+
+
+def test_a_fast_path_that_fails_is_looked_at_afterwards() -> None:
+    layer = encoder_layer().eval()
+    with capturing() as capture:
+        with pytest.raises(AssertionError, match="embedding dimension"):
+            layer(torch.zeros(2, 5, 3))
+        X.softmax(1)
+    assert [call.function for call in capture.take()] == ["torch.Tensor.softmax"]
 
 
 def test_the_graph_and_grad_modes_are_as_without() -> None:
@@ -824,17 +841,6 @@ def test_detaching_in_another_thread_leaves_it_blind() -> None:
     assert modes() == []
 
 
-class Tagged(torch.Tensor):
-    """A tensor of the user's that sees its own functions."""
-
-    seen: list[str] = []  # noqa: RUF012
-
-    @classmethod
-    def __torch_function__(cls, func, types, args=(), kwargs=None):
-        cls.seen.append(getattr(func, "__name__", ""))
-        return super().__torch_function__(func, types, args, kwargs or {})
-
-
 def test_a_tensor_subclass_of_the_user_works_as_without() -> None:
     def action() -> torch.Tensor:
         Tagged.seen.clear()
@@ -883,7 +889,7 @@ def test_transformed_functions_are_not_looked_at() -> None:
 def test_inference_tensors_and_views_changed_in_place_are_described() -> None:
     with capturing() as capture:
         with torch.inference_mode():
-            X.clone().view(3, 2).softmax(1)
+            X.clone().view(6).softmax(0)
         base = LOGITS * 1
         first, _ = base.unbind()
         with torch.no_grad():

@@ -7,8 +7,9 @@ import pyarrow as pa
 import pytest
 
 from backlight.schema import NOTES, TABLES
-from backlight.store import follow
-from backlight.store.follow import GrowingTable, StreamFollower, TableFollower
+from backlight.store import stream_follower
+from backlight.store.follow import GrowingTable, TableFollower
+from backlight.store.stream_follower import StreamFollower
 from backlight.store.writer import RunWriter
 
 
@@ -148,7 +149,7 @@ def test_messages_larger_than_a_chunk_are_read(
     path = tmp_path / "s.arrows"
     path.write_bytes(content)
     for chunk_bytes in (1, 7, 100, 1000):
-        monkeypatch.setattr(follow, "_CHUNK_BYTES", chunk_bytes)
+        monkeypatch.setattr(stream_follower, "_CHUNK_BYTES", chunk_bytes)
         follower = StreamFollower(path, NOTES)
         assert texts(follower.take()) == [*ALL, "d" * 5000, "e"]
         assert follower.problem is None
@@ -177,7 +178,7 @@ def test_a_stream_without_a_needed_column_is_reported(tmp_path: Path) -> None:
 
 def test_a_table_is_the_union_of_segments_and_ranks(tmp_path: Path) -> None:
     table = TableFollower(tmp_path, NOTES)
-    assert table.take() == []
+    assert not table.take()
     for name in ("1-0000", "0-0001", "0-0000", "10-0000"):
         (tmp_path / f"{name}.arrows").write_bytes(stream(notes(name))[0])
     for stray in ("0-0000.arrows.tmp", "notes.txt", "x-0.arrows", "0-0002.parquet"):
@@ -197,7 +198,7 @@ def test_what_the_writer_appends_is_there_at_once(tmp_path: Path) -> None:
         writer.append("notes", notes(text))
         assert texts([each.batch for each in table.take()]) == [text]
     writer.close()
-    assert table.take() == []
+    assert not table.take()
     assert table.problems == []
 
 
@@ -210,3 +211,22 @@ def test_a_growing_table_keeps_order_and_leaves_earlier_reads_alone() -> None:
     assert early["text"].to_pylist() == ["a"]
     assert table.read()["text"].to_pylist() == ["a", *map(str, range(300))]
     assert table.read()["text"].num_chunks < 12
+
+
+def test_a_stream_that_goes_while_it_is_read_is_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "0-0000.arrows"
+    path.write_bytes(stream(*THREE)[0])
+    follower = StreamFollower(path, NOTES)
+    size = follower._size
+
+    def goes() -> int:
+        found = size()
+        path.unlink()
+        return found
+
+    monkeypatch.setattr(follower, "_size", goes)
+    assert follower.take() == []
+    assert follower.is_missing  # so that whoever follows the table looks again
+    assert follower.problem is None

@@ -21,6 +21,7 @@ from browser import (
     wait_until_drawn,
     watched_page,
 )
+from graph_runs import block_tree, write_graph_run
 from playwright.sync_api import Browser, Locator, Page, Response, expect
 from sample_runs import SampleRun, make_sites, write_sample_run
 
@@ -440,7 +441,7 @@ def test_keys_are_listed(page: Page) -> None:
 
 
 @pytest.mark.parametrize("size", [(1280, 720), (1440, 900), (1920, 1080), (2560, 1440)])
-@pytest.mark.parametrize("view", ["overview", "heatmap", "tensor"])
+@pytest.mark.parametrize("view", ["overview", "graph", "heatmap", "tensor"])
 def test_nothing_is_cut_off(
     browser: Browser, address: str, size: tuple[int, int], view: str
 ) -> None:
@@ -498,3 +499,256 @@ def test_the_pages_code_is_small(page: Page) -> None:
     page.goto(f"#/demo/healthy/tensor?site={SITE}")
     wait_until_drawn(page, "[aria-label='rms over steps'] canvas")
     assert sum(sizes.values()) < 150_000
+
+
+# Graph
+
+GRAPH = "[role=application][aria-label^='Graph of'] > canvas"
+
+
+@pytest.fixture(scope="module")
+def graphs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("graphs")
+    write_graph_run(root, block_tree(6), name="blocks", iterations=3, with_nan=True)
+    write_graph_run(root, block_tree(4), name="hostile", prefix=HOSTILE)
+    return root
+
+
+@pytest.fixture
+def graph(browser: Browser, graphs: Path) -> Iterator[Page]:
+    with viewer(graphs) as address, watched_page(browser, address) as (page, _):
+        yield page
+
+
+def boxes(page: Page) -> int:
+    """How many boxes the graph says that it shows, once it does."""
+    application = page.get_by_role("application", name="Graph of")
+    application.wait_for()
+    found = re.search(r"(\d+) boxes", application.get_attribute("aria-label") or "")
+    assert found
+    return int(found[1])
+
+
+def show_graph(page: Page, query: str = "") -> int:
+    """Open the graph of the run of blocks, and wait until it is drawn and at rest."""
+    page.goto(f"#/demo/blocks/graph{query}")
+    wait_until_drawn(page, GRAPH)
+    return boxes(page)
+
+
+def wait_for_boxes(page: Page, count: int) -> None:
+    expect(page.get_by_role("application", name=re.compile(f": {count} boxes"))).to_be_visible()
+
+
+def test_graph_folds_opens_and_closes_in_place(graph: Page) -> None:
+    first = show_graph(graph, "?site=blocks.0:out.0")
+    expect(graph.get_by_role("status")).to_contain_text("blocks.0:out.0 depends on")
+    graph.keyboard.press("Enter")
+    wait_for_boxes(graph, first + 6)
+    expect(graph).to_have_url(re.compile("toggled=blocks.0%E2%80%A6blocks.5"))
+    graph.keyboard.press("Enter")
+    expect(graph).to_have_url(re.compile("toggled=blocks.0&|toggled=blocks.0$"))
+    wait_for_boxes(graph, first + 6 + 5)
+    graph.keyboard.press("Enter")
+    wait_for_boxes(graph, first + 6)
+
+
+def test_graph_is_entered_with_a_trail_and_equal_blocks_are_stepped_through(graph: Page) -> None:
+    show_graph(graph, "?inside=blocks.1")
+    trail = graph.get_by_role("navigation", name="Inside")
+    expect(trail.get_by_role("button")).to_have_count(6)
+    expect(trail.get_by_role("button", name="blocks.1", exact=True)).to_have_attribute(
+        "aria-current", "location"
+    )
+    expect(trail).to_contain_text("2 / 6")
+    trail.get_by_role("button", name="The equal box after").click()
+    expect(graph).to_have_url(re.compile("inside=blocks.2"))
+    graph.keyboard.press("Escape")
+    expect(graph).to_have_url(re.compile("inside=blocks.0%E2%80%A6blocks.5"))
+    trail.get_by_role("button", name="all").click()
+    expect(trail.get_by_role("button")).to_have_count(0)
+    graph.keyboard.press("Escape")
+    expect(graph.get_by_role("region", name="Recording")).to_be_visible()
+
+
+def middle_of(page: Page) -> dict[str, float]:
+    """The middle of the graph at rest: of a network that is a chain, in its blocks."""
+    page.wait_for_timeout(400)
+    area = page.locator(GRAPH).bounding_box()
+    assert area is not None
+    return {"x": area["width"] / 2, "y": area["height"] / 2}
+
+
+def test_graph_is_clicked_dragged_and_entered_with_the_mouse(graph: Page) -> None:
+    show_graph(graph)
+    canvas = graph.locator(GRAPH)
+    before = picture(canvas)
+    canvas.click(position=middle_of(graph))
+    expect(graph.get_by_role("complementary", name="Inspector")).to_contain_text("blocks.5:out.0")
+    wait_for_other_picture(graph, GRAPH, before)
+    canvas.hover(position=middle_of(graph))
+    expect(graph.get_by_role("tooltip")).to_contain_text("6 times Block")
+    canvas.hover(position={"x": 20, "y": 20})
+    expect(graph.get_by_role("tooltip")).to_be_hidden()
+    before = picture(canvas)
+    graph.mouse.down()
+    graph.mouse.move(400, 300)
+    graph.mouse.up()
+    wait_for_other_picture(graph, GRAPH, before)
+    graph.keyboard.press("0")
+    graph.keyboard.press("Escape")
+    canvas.dblclick(position=middle_of(graph))
+    expect(graph).to_have_url(re.compile("inside=blocks.0%E2%80%A6blocks.5"))
+
+
+def test_a_selected_node_lights_its_chain_and_is_inspected(graph: Page) -> None:
+    show_graph(graph)
+    before = picture(graph.locator(GRAPH))
+    graph.keyboard.press("/")
+    graph.keyboard.type("blocks.3 fc out")
+    graph.keyboard.press("Enter")
+    wait_for_other_picture(graph, GRAPH, before)
+    inspector = graph.get_by_role("complementary", name="Inspector")
+    expect(inspector).to_contain_text("blocks.3.fc:out.0")
+    expect(inspector.get_by_role("row", name="rms").first).to_be_visible()
+    expect(graph.get_by_role("status")).to_contain_text(
+        re.compile(r"fc:out.0 depends on \d\d+ tensors; \d+ depend on it")
+    )
+    expect(graph).to_have_url(re.compile("toggled=blocks.0%E2%80%A6blocks.5"))
+    inspector.get_by_label("Role").select_option(label="weight")
+    expect(graph.get_by_role("status")).to_contain_text("fc.weight depends on 0 tensors")
+
+
+def test_roles_of_a_named_node_are_chosen(graph: Page) -> None:
+    show_graph(graph, "?site=hint%200")
+    role = graph.get_by_role("complementary", name="Inspector").get_by_label("Role")
+    expect(graph.get_by_role("status")).to_contain_text("hint 0 depends on 1 tensors")
+    role.select_option(label="hint 1")
+    expect(graph.get_by_role("status")).to_contain_text("hint 1 depends on 0 tensors")
+
+
+def test_graph_is_walked_with_the_keyboard(graph: Page) -> None:
+    show_graph(graph, "?site=embed:out.0")
+    site = graph.get_by_role("group", name="Selection").locator("button.site")
+    graph.keyboard.press("ArrowDown")
+    expect(site).to_contain_text("blocks.5:out.0")
+    graph.keyboard.press("ArrowDown")
+    expect(site).to_contain_text("head:out.0")
+    graph.keyboard.press("ArrowUp")
+    graph.keyboard.press("ArrowUp")
+    expect(site).to_contain_text("embed:out.0")
+    step = step_of(graph)
+    graph.keyboard.press("ArrowLeft")
+    expect(graph).to_have_url(re.compile(f"step={step - 1}&"))
+
+
+def test_graph_is_coloured_by_the_statistic_and_step(graph: Page) -> None:
+    show_graph(graph, "?step=0")
+    expect(graph.get_by_role("img", name="Colours: value, rms, log scale")).to_be_visible()
+    for select, option, legend in (
+        ("Quantity", "grad", "grad, rms"),
+        ("Statistic", "norm", "grad, norm"),
+        ("Statistic", "dead_share", "grad, dead"),
+        ("Statistic", "update_ratio", "update ratio"),
+    ):
+        before = picture(graph.locator(GRAPH))
+        graph.get_by_label(select, exact=True).select_option(option)
+        expect(graph.get_by_role("img", name=f"Colours: {legend}")).to_be_visible()
+        wait_for_other_picture(graph, GRAPH, before)
+    before = picture(graph.locator(GRAPH))
+    graph.keyboard.press("ArrowRight")
+    wait_for_other_picture(graph, GRAPH, before)
+    graph.keyboard.press(" ")
+    expect(graph).to_have_url(re.compile("step=5"))
+
+
+def test_nan_has_a_mark_of_its_own_in_the_graph(graph: Page) -> None:
+    show_graph(graph, "?step=5&site=blocks.5:out.0")
+    graph.keyboard.press("Escape")
+    graph.locator(GRAPH).hover(position={"x": 400, "y": 300})
+    script = """canvas => {
+        const copy = new OffscreenCanvas(canvas.width, canvas.height);
+        copy.getContext("2d").drawImage(canvas, 0, 0);
+        const { data } = copy.getContext("2d").getImageData(0, 0, copy.width, copy.height);
+        return new Uint32Array(data.buffer).filter(pixel => pixel === 0xff6c00d6).length;
+    }"""
+    graph.wait_for_timeout(400)
+    assert graph.locator(GRAPH).evaluate(script) > 200
+    graph.keyboard.press("Home")
+    expect(graph).to_have_url(re.compile("step=0"))
+    graph.wait_for_timeout(600)
+    assert graph.locator(GRAPH).evaluate(script) == 0
+
+
+def test_kind_and_iteration_are_selected_everywhere(graph: Page) -> None:
+    show_graph(graph, "?site=embed:out.0&step=2")
+    inspector = graph.get_by_role("complementary", name="Inspector")
+    expect(inspector).to_contain_text("last of 3 iterations")
+    number = inspector.get_by_role("row", name="abs max")
+    expect(number).to_be_visible()
+    before = number.inner_text()
+    graph.get_by_label("Iteration").select_option("0")
+    expect(inspector).to_contain_text("iteration 0 of 3")
+    expect(number).not_to_have_text(before)
+    graph.get_by_label("Kind of step").select_option("test")
+    graph.get_by_role("application").focus()
+    graph.keyboard.press("ArrowRight")
+    expect(graph).to_have_url(re.compile("step=[135]&kind=test&iteration=0&"))
+    graph.keyboard.press("End")
+    assert step_of(graph) == 5
+    graph.keyboard.press("k")
+    expect(graph).to_have_url(re.compile("kind=train"))
+    graph.keyboard.press("k")
+    expect(graph).not_to_have_url(re.compile("kind="))
+
+
+def test_an_iteration_shows_what_it_lacks(graph: Page) -> None:
+    show_graph(graph, "?step=0&iteration=0")
+    first = picture(graph.locator(GRAPH))
+    graph.keyboard.press(">")
+    expect(graph).to_have_url(re.compile("iteration=1"))
+    wait_for_other_picture(graph, GRAPH, first)
+
+
+def test_network_tree_counts_parameters_and_finds_modules(graph: Page) -> None:
+    show_graph(graph)
+    graph.keyboard.press("n")
+    tree = graph.get_by_role("region", name="Network")
+    expect(tree).to_contain_text("5.12 k parameters")
+    expect(tree.get_by_role("treeitem")).to_have_count(9)
+    graph.get_by_label("Find a module").fill("blocks.2 qkv")
+    expect(tree.get_by_role("treeitem").last).to_contain_text("qkv")
+    tree.get_by_role("treeitem").last.get_by_role("button", name="qkv Linear").click()
+    expect(graph).to_have_url(re.compile("site=blocks.2.attn.qkv"))
+    expect(graph).to_have_url(re.compile("toggled=blocks.2.attn"))
+
+
+def test_a_link_shows_the_same_graph_again(graph: Page, browser: Browser) -> None:
+    query = "?step=3&iteration=1&site=blocks.2:out.0&quantity=grad&statistic=norm&toggled=embed"
+    show_graph(graph, f"{query}&direction=right")
+    graph.wait_for_timeout(500)
+    with watched_page(browser, graph.url.split("#")[0]) as (other, _):
+        other.goto(graph.url)
+        wait_until_drawn(other, GRAPH)
+        other.wait_for_timeout(500)
+        assert boxes(other) == boxes(graph)
+        assert picture(other.locator(GRAPH)) == picture(graph.locator(GRAPH))
+
+
+def test_names_in_the_graph_are_text(graph: Page) -> None:
+    graph.goto("#/demo/hostile/graph")
+    wait_until_drawn(graph, GRAPH)
+    graph.keyboard.press("n")
+    expect(graph.get_by_role("treeitem").nth(1)).to_contain_text(HOSTILE)
+    graph.locator(GRAPH).click(position=middle_of(graph))
+    expect(graph.get_by_role("complementary", name="Inspector")).to_contain_text(HOSTILE)
+    graph.locator(GRAPH).hover(position=middle_of(graph))
+    expect(graph.get_by_role("tooltip")).to_contain_text("<img")
+    graph.keyboard.press("Shift+Enter")
+    expect(graph.get_by_role("navigation", name="Inside")).to_contain_text("<img")
+    assert graph.locator("img:not([role])").count() == 0
+
+
+def test_a_run_without_a_graph_says_so(page: Page) -> None:
+    page.goto("#/demo/healthy/graph")
+    expect(page.get_by_text("No graph was recorded")).to_be_visible()

@@ -101,6 +101,14 @@ def test_the_columns_of_a_heatmap_hold_equal_numbers_of_steps(reader: RunReader)
     assert table.schema.names == ["site", "column", "value", "nans", "infs"]
 
 
+def test_a_tile_is_a_part_of_the_heatmap(reader: RunReader) -> None:
+    whole, tile = reader.heatmap(columns=9), reader.heatmap(columns=9, sites=[3, 1, 77])
+    assert tile.to_pylist() == [row for row in whole.to_pylist() if row["site"] in (1, 3)]
+    assert tile.num_rows == 18
+    assert tile.schema.metadata == whole.schema.metadata
+    assert reader.heatmap(sites=[]).num_rows == 0
+
+
 def test_more_columns_than_steps_gives_one_for_each_step(reader: RunReader) -> None:
     table = reader.heatmap(columns=10_000)
     columns = json.loads(table.schema.metadata[b"columns"])

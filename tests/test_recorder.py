@@ -23,6 +23,7 @@ from torch import nn
 from torch.nn.modules import module as torch_module
 
 import backlight
+from backlight.capture import modules as capture_modules
 from backlight.errors import Guard
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*nested.*:UserWarning")
@@ -251,7 +252,7 @@ class ReturnsItsWeight(nn.Module):
         return self.weight
 
 
-def test_a_parameter_that_is_an_output_keeps_no_hook(root):
+def test_a_parameter_that_is_an_output_gathers_no_hooks(root):
     model = ReturnsItsWeight()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     with backlight.watch(model, optimizer, root=root) as run:
@@ -259,7 +260,8 @@ def test_a_parameter_that_is_an_output_keeps_no_hook(root):
             optimizer.zero_grad()
             model().sum().backward()
             optimizer.step()
-            assert not model.weight._backward_hooks
+            assert len(model.weight._backward_hooks) == 1  # and not one more each time
+    assert not model.weight._backward_hooks
     grads = [r for r in observations(run.path) if r["tensor_class"] == "output"]
     assert sum(row["quantity"] == "grad" for row in grads) == 5
 
@@ -560,6 +562,16 @@ class TestHarm:
             optimizer.step()
         assert any(row["name"] == "layer:out.0" for row in observations(run.path))
         assert not any(row["name"].startswith("same") for row in observations(run.path))
+
+    def test_passes_that_no_optimizer_ends_do_not_gather_for_ever(self, root, monkeypatch):
+        monkeypatch.setattr(capture_modules, "MOST_CALLS", 5)
+        problem = models.mlp()
+        with backlight.watch(problem.model, problem.optimizer, root=root, every=1) as run:
+            for _ in range(20):
+                problem.model(torch.randn(4, 12))
+            models.train(problem, 2)
+        calls = {row["call"] for row in observations(run.path) if row["tensor_class"] == "output"}
+        assert calls == {1, 2, 3, 4, 5}
 
     def test_a_module_that_cannot_be_hashed_may_stand_beside(self, root):
         class Unhashable(nn.Module):

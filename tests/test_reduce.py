@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from backlight.reduce import native
+from backlight.reduce.readable import state_of
 from backlight.reduce.reducer import Reducer
 from backlight.reduce.spec import NO_UNITS
 from backlight.schema import STATISTICS, STATS, sketch_edges, sketch_key
@@ -315,8 +316,8 @@ def test_many_work_without_the_kernel_and_without_items():
 @pytest.mark.parametrize("last", [torch.float32, torch.complex64], ids=str)
 def test_a_row_after_many_can_be_repeated(last):
     reducer = Reducer()
-    reducer.observe_many([(torch.ones(2), 0, 0), (torch.full((3,), 2, dtype=last), 1, 0)])
-    reducer.repeat(reducer.last_row, 2)
+    assert reducer.observe_many([(torch.ones(2), 0, 0)]) == []
+    reducer.repeat(reducer.observe(torch.full((3,), 2, dtype=last), 1, 0), 2)
     rows = sorted(reducer.take(step=1).to_pylist(), key=lambda row: row["order"])
     assert [row["site"] for row in rows] == [0, 1, 2]
     assert {**rows[2], "site": 1, "order": 1} == rows[1]
@@ -337,7 +338,7 @@ def test_a_difference_is_that_of_torch(dtype, data):
     old = data.draw(st.sampled_from([new.flip(0), new.clone(), new * 0, new.roll(1)]))
     alone, together = Reducer(), Reducer()
     alone.observe(new - old, site=1, quantity=3, iteration=2)
-    together.observe_difference(new, old, site=1, quantity=3, iteration=2)
+    together.observe_many([(new, 1, 3, old)], iteration=2)
     assert str(together.take(step=1).to_pylist()) == str(alone.take(step=1).to_pylist())
 
 
@@ -355,7 +356,7 @@ def test_a_difference_of_unlike_tensors(change):
     new = torch.randn(40, 30, generator=torch.Generator().manual_seed(0))
     old = change(new * 0.9)
     reducer = Reducer()
-    reducer.observe_difference(new, old, site=0, quantity=3)
+    reducer.observe_many([(new, 0, 3, old)])
     assert_row(reducer.take(step=1).to_pylist()[0], (new - old).detach())
 
 
@@ -411,14 +412,66 @@ def test_a_quantity_without_a_name_is_refused():
         reducer.take(step=1)
 
 
-def test_the_last_row_is_that_of_the_last_item():
-    numbers = torch.arange(3, dtype=torch.int32)  # a difference of integers is left to torch
-    reducer = Reducer()
-    reducer.observe_many([(torch.ones(2), 0, 0), (numbers, 1, 3, numbers), (torch.ones(5), 2, 0)])
-    reducer.repeat(reducer.last_row, 3, iteration=1)
-    rows = {row["site"]: row for row in reducer.take(step=1).to_pylist()}
-    assert rows[3] == {**rows[2], "site": 3, "order": 3, "iteration": 1}
-    assert rows[1]["zeros"] == 3
+def test_what_has_no_values_is_left_out_and_said():
+    meta, wide = torch.empty(3, device="meta"), torch.ones(2, dtype=torch.complex64)
+    for reducer in (Reducer(), Reducer(use_native=False)):
+        assert reducer.observe(meta, 0, 0) is None
+        items = [(torch.ones(2), 0, 0), (meta, 1, 0), (wide, 2, 0), (torch.ones(3), 3, 3, meta)]
+        assert reducer.observe_many(items) == [1, 3]
+        rows = reducer.take(step=1).to_pylist()
+        assert {row["site"] for row in rows} == {0, 2}
+
+
+def freed(tensor):
+    tensor.untyped_storage().resize_(0)
+    return tensor
+
+
+@pytest.mark.parametrize(
+    ("change", "is_told"),
+    [
+        (lambda t: t, False),
+        (lambda t: t.add_(1), True),
+        (lambda t: t.data.mul_(2), True),  # not counted as a change
+        (lambda t: t.clone(), True),
+    ],
+)
+def test_a_state_tells_a_change(change, is_told):
+    numbers = torch.rand(64, 3, 3, 3, requires_grad=False).to(memory_format=torch.channels_last)
+    before = state_of(numbers)
+    assert before is not None
+    assert (state_of(change(numbers)) != before) is is_told
+
+
+@pytest.mark.parametrize("count", [1, 15, 16, 17, 100_003])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.int8], ids=str)
+def test_a_state_tells_every_single_element_and_their_order(count, dtype):
+    numbers = torch.zeros(count, dtype=dtype)
+    before = state_of(numbers)
+    for place in {0, count // 3, count - 1}:
+        numbers.data[place] += 1
+        assert state_of(numbers) != before
+        numbers.data[place] -= 1
+        assert state_of(numbers) == before
+    numbers.data[0] = 1
+    first = state_of(numbers)
+    numbers.data.copy_(numbers.roll(1))
+    assert (state_of(numbers) != first) is (count > 1)
+
+
+@pytest.mark.parametrize(
+    "tensor",
+    [
+        torch.empty(0),
+        torch.ones(4, 4)[:, ::2],
+        torch.ones(2, device="meta"),
+        torch.ones(2).to_sparse(),
+        freed(torch.ones(2)),
+    ],
+    ids=["empty", "gaps", "meta", "sparse", "freed"],
+)
+def test_a_state_that_cannot_be_told_is_none(tensor):
+    assert state_of(tensor) is None
 
 
 @pytest.mark.parametrize("use_native", [True, False], ids=["kernel", "torch"])

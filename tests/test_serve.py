@@ -15,6 +15,7 @@ from urllib.parse import quote
 import httpx
 import pyarrow as pa
 import pytest
+from graph_runs import block_tree, write_graph_run
 from sample_runs import SampleRun, write_sample_run
 
 from backlight.errors import BacklightError
@@ -61,6 +62,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("runs")
     write_sample_run(root, project="demo", name="first", steps=120, sites=12, with_nan=True)
     write_sample_run(root, project=ODD.replace("/", ""), name=ODD, steps=3, sites=4)
+    write_graph_run(root, block_tree(3), name="graph", steps=4, iterations=2)
     broken = root / "demo" / "broken"
     broken.mkdir()
     (broken / "run.json").write_text("{")
@@ -101,7 +103,7 @@ SUMMARY = (
 def test_runs_are_listed_newest_first(client: httpx.Client, root: Path) -> None:
     answer = get_json(client, "api/runs")
     assert answer["root"] == str(root)
-    assert [run["name"] for run in answer["runs"]] == [ODD, "first"]
+    assert [run["name"] for run in answer["runs"]] == ["graph", ODD, "first"]
     assert set(answer["runs"][0]) == set(SUMMARY)
     (problem,) = answer["problems"]
     assert "broken" in problem
@@ -126,7 +128,7 @@ def test_a_run_says_what_there_is(client: httpx.Client) -> None:
 
 
 def test_a_name_of_any_kind_is_found(client: httpx.Client) -> None:
-    listed = get_json(client, "api/runs")["runs"][0]
+    (listed,) = (run for run in get_json(client, "api/runs")["runs"] if run["name"] == ODD)
     path = f"{quote(listed['project'], safe='')}/{quote(listed['name'], safe='')}"
     assert get_json(client, f"api/runs/{path}")["summary"]["id"] == listed["id"]
     assert table(client.get(f"api/runs/{path}/sites")).num_rows == 4
@@ -148,6 +150,43 @@ def test_the_tables(client: httpx.Client) -> None:
     history = table(client.get(f"{run}/sites/1/history?quantity=grad&points=10"))
     assert {"step", "iteration", "mean", "dtype", "shape"} <= set(history.schema.names)
     assert table(client.get(f"{run}/sites/1/sketches?columns=4")).num_rows == 4
+
+
+def test_the_graph_of_a_step(client: httpx.Client) -> None:
+    run = "api/runs/demo/graph"
+    steps = table(client.get(f"{run}/steps"))
+    (signature,) = set(steps["graph"].to_pylist())
+    assert steps["iterations"].to_pylist() == [2, 2, 2, 2]
+    graph = get_json(client, f"{run}/graph?step=3")
+    assert (graph["signature"], graph["step"], graph["kind"]) == (signature, 3, "test")
+    assert get_json(client, f"{run}/graph") == graph
+    assert graph["nodes"][0] == [0, "tensor", "x", "x", "input"]
+    assert ["embed", 1, 0] in graph["calls"]
+    assert [0, graph["nodes"][-1][0]] not in graph["edges"]["autograd"]
+
+
+def test_one_step_at_all_sites(client: httpx.Client) -> None:
+    run = "api/runs/demo/graph"
+    rows = table(client.get(f"{run}/moment?step=1&quantity=grad&statistic=norm"))
+    rms = table(client.get(f"{run}/moment?step=1&quantity=grad"))
+    assert set(rows["iteration"].to_pylist()) == {0, 1}
+    assert rows["shape"][0].as_py() == [16, 16]
+    pairs = zip(rows["value"].to_pylist(), rms["value"].to_pylist(), strict=True)
+    assert all(norm == pytest.approx(16 * rms) for norm, rms in pairs)
+    dead = table(client.get(f"{run}/moment?step=1&statistic=dead_share"))
+    assert {0.0, None} <= set(dead["value"].to_pylist())
+    assert table(client.get(f"{run}/moment?step=77")).num_rows == 0
+
+
+def test_a_graph_that_cannot_be_read_is_one_sentence(root: Path, client: httpx.Client) -> None:
+    path = write_graph_run(root, block_tree(1), name="torn", steps=1)
+    (file,) = (path / "graphs").iterdir()
+    for text in ("{", "[]", '{"nodes": [1]}', '{"nodes": []}'):
+        file.write_text(text)
+        response = client.get("api/runs/demo/torn/graph?step=0")
+        assert response.status_code == 400
+        assert file.name in response.json()["error"]
+    shutil.rmtree(path)
 
 
 @pytest.mark.parametrize(
@@ -178,6 +217,13 @@ def test_the_tables(client: httpx.Client) -> None:
         ("api/runs/demo/first/heatmap?statistic=1;drop", 400),
         ("api/runs/demo/first/heatmap?columns=-5", 400),
         ("api/runs/demo/first/heatmap?first=x", 400),
+        ("api/runs/demo/first/graph", 404),
+        ("api/runs/demo/first/graph?step=5", 404),
+        ("api/runs/demo/graph/graph?step=99", 404),
+        ("api/runs/demo/graph/graph?step=now", 400),
+        ("api/runs/demo/first/moment", 400),
+        ("api/runs/demo/first/moment?step=1&quantity=weight", 400),
+        ("api/runs/demo/first/moment?step=1&statistic=loud", 400),
         ("api/runs/demo/first/sites/1/history?quantity=x", 400),
         ("api/runs/demo/first/sites/1/sketches?columns=0", 400),
     ],

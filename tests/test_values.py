@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from safetensors import safe_open
 from safetensors.numpy import load_file, save_file
 
 from backlight.errors import BacklightError
@@ -127,6 +128,51 @@ def test_an_array_need_not_be_contiguous(tmp_path):
     np.testing.assert_array_equal(read_values(values_path(tmp_path, 0, 0))[0].array, array)
 
 
+def test_chosen_neurons_are_read_as_they_were_written(tmp_path):
+    array = np.arange(6, dtype=np.float32).reshape(2, 3)
+    chosen = kept(array, "float32", neurons=9, neuron_step=1, chosen_neurons=(8, 0, 4))
+    spread = kept(array, "float32", site=4)
+    write_values(tmp_path, 0, 0, StepValues((chosen, spread)))
+    found = read_values(values_path(tmp_path, 0, 0))
+    assert [entry.chosen_neurons for entry in found] == [(8, 0, 4), None]
+    assert [entry.neuron_positions.tolist() for entry in found] == [[8, 0, 4], [0, 3, 6]]
+    # Whoever knows nothing of chosen neurons reads the rest of the file as before.
+    with safe_open(values_path(tmp_path, 0, 0), framework="numpy") as file:
+        described = [json.loads(text) for text in file.metadata().values()]
+    assert {each["site"]: "chosen_neurons" in each for each in described} == {3: True, 4: False}
+
+
+@pytest.mark.parametrize("name", ['"', "\\", "a\nb", "é", "\U0001f600", "\ud800", "}", "\x00", ""])
+def test_a_backward_pass_may_have_any_name(tmp_path, name):
+    entry = kept(np.ones((2, 4), np.float32), "float32", backward=name)
+    write_values(tmp_path, 0, 0, StepValues((entry,)))
+    assert read_values(values_path(tmp_path, 0, 0))[0].backward == name
+
+
+def test_what_was_read_can_be_written_again(tmp_path, written):
+    found = read_values(written)
+    found = [entry for entry in found if entry.dtype != "complex32"]  # which NumPy has not
+    write_values(tmp_path, 0, 0, StepValues(tuple(found)))
+    for have, want in zip(read_values(values_path(tmp_path, 0, 0)), found, strict=True):
+        assert have.array.dtype == want.array.dtype
+        assert have.array.tobytes() == want.array.tobytes()
+
+
+def test_every_array_is_aligned(tmp_path):
+    names = ["uint8", "float64", "bool", "int16", "bfloat16", "complex64", "float32"]
+    entries = [kept(numbers(name)[:, :3], name) for name in names]
+    write_values(tmp_path, 0, 0, StepValues(tuple(entries)))
+    content = values_path(tmp_path, 0, 0).read_bytes()
+    length = int.from_bytes(content[:8], "little")
+    assert length % 8 == 0
+    header = json.loads(content[8 : 8 + length])
+    sizes = {"BOOL": 1, "U8": 1, "U16": 2, "I16": 2, "F32": 4, "F64": 8}
+    tensors = [tensor for name, tensor in header.items() if name != "__metadata__"]
+    assert all(tensor["data_offsets"][0] % sizes[tensor["dtype"]] == 0 for tensor in tensors)
+    found = read_values(values_path(tmp_path, 0, 0))
+    assert [entry.dtype for entry in found] == names
+
+
 def test_the_size_is_the_size_of_the_file(tmp_path):
     size = write_values(tmp_path, 0, 0, StepValues((kept(np.ones((2, 9)), "float64"),)))
     assert size == values_path(tmp_path, 0, 0).stat().st_size
@@ -208,40 +254,118 @@ def test_a_damaged_byte_is_an_error_for_people_or_another_value(written, place, 
         assert all(entry.array.shape == entry.array_shape for entry in read_values(damaged))
 
 
+DESCRIBED = {
+    "site": 3,
+    "quantity": "grad",
+    "backward": "",
+    "iteration": -1,
+    "dtype": "float32",
+    "shape": [9, 4, 3],
+    "batch_dim": 0,
+    "samples": [0, 8],
+    "data_indices": [None, -5],
+    "neurons": 9,
+    "neuron_step": 3,
+}
+
+
+def write_by_hand(path, text, array=None):
+    array = np.ones((2, 3), np.float32) if array is None else array
+    save_file({"0.3.grad.2": array}, path, metadata={"0.3.grad.2": text})
+    return path
+
+
+def test_a_file_without_chosen_neurons_is_read_as_before(tmp_path):
+    (entry,) = read_values(write_by_hand(tmp_path / "old.safetensors", json.dumps(DESCRIBED)))
+    assert entry.chosen_neurons is None
+    assert entry.neuron_positions.tolist() == [0, 3, 6]
+    assert (entry.samples, entry.data_indices) == ((0, 8), (None, -5))
+
+
 @pytest.mark.parametrize(
     ("key", "value"),
     [
-        ("neurons", 10**30),
-        ("neurons", 5),
-        ("neuron_step", 0),
-        ("samples", [1]),
+        ("site", "3"),
+        ("site", -1),
+        ("site", True),
+        ("site", 10**30),
+        ("site", None),
+        ("quantity", 3),
+        ("quantity", ["grad"]),
+        ("backward", None),
+        ("backward", {"a": 1}),
+        ("iteration", 0.5),
+        ("iteration", 2**63),
         ("dtype", "float64"),
         ("dtype", "object"),
+        ("dtype", []),
+        ("dtype", None),
+        ("shape", 3),
+        ("shape", "934"),
+        ("shape", [9, -4]),
+        ("shape", [9, [4]]),
+        ("shape", [9, 10**30]),
+        ("batch_dim", 3),
+        ("batch_dim", -1),
+        ("batch_dim", "0"),
+        ("batch_dim", None),
+        ("samples", [1]),
+        ("samples", [0, 9]),
+        ("samples", [0, -1]),
+        ("samples", [0, 0.5]),
+        ("samples", "01"),
+        ("samples", 2),
+        ("samples", {"0": 1, "1": 2}),
+        ("data_indices", [None]),
+        ("data_indices", [None, "a"]),
+        ("data_indices", [None, 10**30]),
+        ("data_indices", "ab"),
+        ("data_indices", None),
+        ("neurons", 10**30),
+        ("neurons", 5),
+        ("neurons", -9),
+        ("neurons", 9.0),
+        ("neuron_step", 0),
+        ("neuron_step", -3),
+        ("neuron_step", "3"),
+        ("chosen_neurons", [0, 1]),
+        ("chosen_neurons", [0, 1, 9]),
+        ("chosen_neurons", [0, 1, -1]),
+        ("chosen_neurons", [0, 1, "2"]),
+        ("chosen_neurons", "012"),
+        ("chosen_neurons", 3),
+        ("array", [1]),
         ("stranger", 1),
     ],
 )
 def test_metadata_that_does_not_fit_the_values_is_refused(tmp_path, key, value):
-    write_values(tmp_path, 0, 0, StepValues((kept(np.ones((2, 3), np.float32), "float32"),)))
-    path = values_path(tmp_path, 0, 0)
-    name, array = load_file(path).popitem()
-    described = {
-        "site": 3,
-        "quantity": "grad",
-        "backward": "",
-        "iteration": 2,
-        "dtype": "float32",
-        "shape": [9, 4, 3],
-        "batch_dim": 0,
-        "samples": [0, 1],
-        "data_indices": [None, None],
-        "neurons": 9,
-        "neuron_step": 3,
-    }
-    save_file({name: array}, path, metadata={name: json.dumps(described)})
-    assert len(read_values(path)) == 1
-    save_file({name: array}, path, metadata={name: json.dumps({**described, key: value})})
+    text = json.dumps({**DESCRIBED, key: value})
+    with pytest.raises(BacklightError, match="torn or damaged") as caught:
+        read_values(write_by_hand(tmp_path / "odd.safetensors", text))
+    assert "\n" not in str(caught.value) and len(str(caught.value)) < 400
+
+
+@pytest.mark.parametrize("key", DESCRIBED)
+def test_metadata_that_is_not_all_there_is_refused(tmp_path, key):
+    text = json.dumps({name: value for name, value in DESCRIBED.items() if name != key})
     with pytest.raises(BacklightError, match="torn or damaged"):
-        read_values(path)
+        read_values(write_by_hand(tmp_path / "odd.safetensors", text))
+
+
+@pytest.mark.parametrize(
+    "text", ["", "3", "null", "[1]", '"a"', "{", "[" * 100_000, "1" * 5000, "{}", "NaN", "\x00"]
+)
+def test_metadata_that_describes_nothing_is_refused(tmp_path, text):
+    with pytest.raises(BacklightError, match="torn or damaged") as caught:
+        read_values(write_by_hand(tmp_path / "odd.safetensors", text))
+    assert "\n" not in str(caught.value) and len(str(caught.value)) < 400
+
+
+def test_neurons_that_nobody_can_list_are_refused(tmp_path):
+    described = {**DESCRIBED, "samples": [], "data_indices": [], "neurons": 10**10}
+    array = np.empty((0, -(-(10**10) // 3)), np.float32)
+    with pytest.raises(BacklightError, match="torn or damaged"):
+        read_values(write_by_hand(tmp_path / "odd.safetensors", json.dumps(described), array))
 
 
 def test_a_safetensors_file_of_someone_else_is_refused(tmp_path):
@@ -260,6 +384,7 @@ EXTENTS = st.lists(
         neuron_step=st.integers(1, 3),
         item_bytes=st.sampled_from([1, 2, 4, 8, 16]),
         is_open=st.booleans(),
+        has_positions=st.booleans(),
     ),
     max_size=12,
 )

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import copy
-import gc
 import os
-import tracemalloc
 
 import models
 import pytest
@@ -13,7 +11,6 @@ import torch
 from reading import find, observations, read
 from test_recorder import assert_same
 from torch import nn
-from torch.nn import functional
 
 import backlight
 
@@ -347,30 +344,3 @@ def test_nan_everywhere_harms_nothing(root):
         models.train(problem, 3)
     assert all(row["mean"] is None for row in find(run.path, "0.weight"))
     assert [row["kind"] for row in read(run.path, "events")] == ["nonfinite"]
-
-
-def test_memory_does_not_grow_over_many_steps(root):
-    model = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 1))
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-    x = torch.randn(5, 3)
-
-    def train(steps: int) -> None:
-        for _ in range(steps):
-            optimizer.zero_grad()
-            loss = functional.mse_loss(model(x), x[:, :1])
-            loss.backward()
-            optimizer.step()
-            run.log(loss=loss)
-
-    with backlight.watch(model, optimizer, root=root, every=5, blackbox=4) as run:
-        train(200)
-        gc.collect()
-        tracemalloc.start()
-        train(200)
-        gc.collect()
-        before, _ = tracemalloc.get_traced_memory()
-        train(2000)
-        gc.collect()
-        after, _ = tracemalloc.get_traced_memory()
-        tracemalloc.stop()
-    assert after - before < 100_000

@@ -10,7 +10,10 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from backlight.schema import STATS
 from backlight.store.values import StepValues
+
+_NANS, _INFS = STATS.names.index("nans"), STATS.names.index("infs")
 
 
 @dataclass(slots=True)
@@ -56,13 +59,20 @@ def first_nonfinite(stats: pa.RecordBatch | None) -> dict[str, Any] | None:
     """The first observation of a step that has a NaN or an infinity, or None."""
     if stats is None:
         return None
-    bad = pc.add(stats["nans"], stats["infs"])
-    if not pc.any(pc.greater(bad, 0)).as_py():
+    # It is asked at every step: where all bytes are 0 there is nothing to find.
+    if not any(_has_bits(stats.column(place)) for place in (_NANS, _INFS)):
         return None
-    rows = stats.filter(pc.greater(bad, 0))
+    is_bad = stats.column(_NANS).to_numpy() + stats.column(_INFS).to_numpy() > 0
+    if not is_bad.any():
+        return None
+    rows = stats.filter(pa.array(is_bad))
     first = pc.index(rows["order"], pc.min(rows["order"])).as_py()
-    names = ("site", "quantity", "nans", "infs", "count")
+    names = ("site", "quantity", "nans", "infs", "count", "order")
     return {name: rows[name][first].as_py() for name in names}
+
+
+def _has_bits(column: pa.Array) -> bool:
+    return bool(column.buffers()[1].to_pybytes().strip(b"\0"))
 
 
 def gradient_norm(stats: pa.RecordBatch | None) -> float | None:
@@ -101,5 +111,7 @@ class SpikeDetector:
 
     def _stands_out(self, value: float) -> bool:
         middle = statistics.median(self._values)
+        if value - middle <= max(abs(middle), 1e-12):
+            return False
         spread = statistics.median(abs(other - middle) for other in self._values)
-        return value - middle > max(10 * spread, abs(middle), 1e-12)
+        return value - middle > 10 * spread

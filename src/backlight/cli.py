@@ -12,7 +12,12 @@ import typer
 from typer.core import TyperGroup
 
 from backlight._version import __version__
+from backlight.diagnosis.anomalies_command import register as register_anomalies
+from backlight.diagnosis.command import register as register_diagnose
 from backlight.errors import BacklightError
+from backlight.exchange_commands import register as register_exchange
+from backlight.housekeeping import printable, register
+from backlight.precision_command import register as register_precision
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -91,6 +96,12 @@ AllowHost = Annotated[
         metavar="NAME", help="Answer to this name too, as behind a proxy. May be repeated."
     ),
 ]
+CustomView = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE.py", help="Show what its visualize(selection, run) draws, as a view."
+    ),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.")]
 Where = Annotated[Path, typer.Argument(metavar="PATH", help="A run, a project or a root of runs.")]
 
@@ -129,6 +140,7 @@ def demo(
 Examples:
   backlight view
   backlight view backlight-runs/my-project --port 8000
+  backlight view --custom my_plots.py
   backlight view --no-browser        on a server; then, at home,
   ssh -L 7420:localhost:7420 SERVER  and open http://localhost:7420
 """
@@ -139,14 +151,79 @@ def view(
     port: Port = None,
     host: Host = "127.0.0.1",
     allow_host: AllowHost = None,
+    custom: CustomView = None,
 ) -> None:
     """Show runs in the browser, live while they train."""
+    from backlight.custom.runner import custom_of
     from backlight.store.runs import find_runs
 
     _check_bundle()
+    drawn = custom_of(custom)
     if not find_runs(path):
         typer.echo(f"There are no runs in {str(path)!r} yet: they will show up as they start.")
-    _serve(path, no_browser=no_browser, port=port, host=host, allow_hosts=allow_host or [])
+    where = {"port": port, "host": host, "allow_hosts": allow_host or []}
+    _serve(path, no_browser=no_browser, custom=drawn, **where)
+
+
+@app.command(
+    "export",
+    epilog="""\b
+Examples:
+  backlight export backlight-runs/my-project/first -o first.html
+  backlight export backlight-runs/my-project/first -o small.html --size 5MB
+""",
+)
+def export(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of one run.")],
+    output: Annotated[
+        Path, typer.Option("--output", "-o", metavar="FILE.html", help="The file to write.")
+    ] = Path("run.html"),
+    size: Annotated[
+        str, typer.Option(metavar="SIZE", help="How large it may be, such as 5MB.")
+    ] = "20MB",
+    steps: Annotated[
+        int, typer.Option(min=2, help="How many recorded steps can be looked into, at most.")
+    ] = 100,
+) -> None:
+    """Write a run as one HTML file that opens offline, with every view."""
+    from backlight.export.command import export_with_progress
+
+    _check_bundle()
+    export_with_progress(run, output, size=size, most_steps=steps)
+
+
+@app.command(
+    epilog="""\b
+Examples:
+  backlight lab my_model.py           a file that defines `model` and `inputs`
+  backlight lab flow_info.npz         flows that were stored
+"""
+)
+def lab(
+    path: Annotated[
+        Path, typer.Argument(metavar="FILE", help="A Python file, or a file of flows.")
+    ],
+    no_browser: Browser = False,
+    port: Port = None,
+    host: Host = "127.0.0.1",
+    allow_pickle: Annotated[
+        bool,
+        typer.Option(
+            "--allow-pickle",
+            help="Read flows from a pickle, which can run any program: only for files you trust.",
+        ),
+    ] = False,
+) -> None:
+    """Edit a model's input by hand, and watch every gradient find its way.
+
+    The file may also define `target`, `loss`, `layers`, `batch_dim`, `tokens` and `labels`, as
+    for `backlight.lab`, or an `adapter` in place of the model.
+    """
+    from backlight.laboratory.opening import OpenLab, adapter_of
+
+    _check_bundle()
+    opened = OpenLab(adapter_of(path, allow_pickle=allow_pickle), host=host, port=port)
+    opened.serve(on_ready=lambda: _announce("The lab", opened.url, no_browser=no_browser))
 
 
 @app.command(
@@ -197,6 +274,13 @@ def doctor(as_json: AsJson = False) -> None:
         raise typer.Exit(1)
 
 
+register(app, DEFAULT_ROOT)
+register_diagnose(app)
+register_anomalies(app)
+register_exchange(app, DEFAULT_ROOT)
+register_precision(app)
+
+
 def _check_bundle() -> None:
     from backlight.serve.app import NO_BUNDLE, has_bundle
 
@@ -216,15 +300,16 @@ def _serve(path: Path, *, no_browser: bool, **where: Any) -> None:
 
     viewer = open_viewer(path, **where)
 
-    def announce() -> None:
-        typer.echo(f"Backlight is at {viewer.url} (Ctrl-C stops it)")
-        if not no_browser and _has_screen():
-            import webbrowser
-
-            webbrowser.open(viewer.url)
-
-    viewer.server.on_ready = announce
+    viewer.server.on_ready = lambda: _announce("Backlight", viewer.url, no_browser=no_browser)
     viewer.run()
+
+
+def _announce(what: str, url: str, *, no_browser: bool) -> None:
+    typer.echo(f"{what} is at {url} (Ctrl-C stops it)")
+    if not no_browser and _has_screen():
+        import webbrowser
+
+        webbrowser.open(url)
 
 
 def _has_screen() -> bool:
@@ -257,7 +342,7 @@ def _table(summaries: list[dict[str, Any]]) -> Table:
         table.add_column(title, justify="right")
     for each in summaries:
         # As text: a name may look like markup.
-        table.add_row(*(Text(_printable(cell)) for cell in _cells(each)))
+        table.add_row(*(Text(printable(cell)) for cell in _cells(each)))
     return table
 
 
@@ -274,8 +359,3 @@ def _cells(summary: dict[str, Any]) -> tuple[str, ...]:
         age(summary["age_secs"]),
         size(summary["size_bytes"]),
     )
-
-
-def _printable(text: str) -> str:
-    """The text without what could command the terminal."""
-    return "".join(each if each.isprintable() else "�" for each in text)

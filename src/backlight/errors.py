@@ -7,12 +7,15 @@ import sys
 import traceback
 import warnings
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
+from types import TracebackType
 
 
 class BacklightError(Exception):
     """Bad input, said in one sentence: what is wrong, where, and what to do."""
+
+
+class StopTraining(Exception):  # noqa: N818
+    """Raised by a function given to `run.on_finding`: it ends the training loop."""
 
 
 class BacklightWarning(UserWarning):
@@ -46,13 +49,9 @@ class Guard:
         """How many faults there were."""
         return self.faults.total()
 
-    @contextmanager
-    def __call__(self, doing: str) -> Iterator[None]:
+    def __call__(self, doing: str) -> _Guarded:
         """Let no fault out of the block; `doing` says in a few words what the block does."""
-        try:
-            yield
-        except Exception as error:
-            self.catch(doing, error)
+        return _Guarded(self, doing)
 
     def catch(self, doing: str, error: Exception) -> None:
         """Count and report a fault that was caught while `doing` something."""
@@ -79,6 +78,28 @@ class Guard:
     def as_dict(self) -> dict[str, int]:
         """The faults and how often each happened."""
         return dict(self.faults)
+
+
+class _Guarded:
+    """A guarded block. No generator: there is one for each gradient."""
+
+    __slots__ = ("_doing", "_guard")
+
+    def __init__(self, guard: Guard, doing: str) -> None:
+        self._guard, self._doing = guard, doing
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> bool:
+        if not isinstance(error, Exception):
+            return False
+        self._guard.catch(self._doing, error)
+        return True
 
 
 def tell(message: str) -> None:

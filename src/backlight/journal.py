@@ -1,7 +1,11 @@
-"""What a run writes besides statistics, and when: steps, scalars, notes and `run.json`.
+"""What a run writes, and when: statistics, steps, scalars, notes, events, graphs and `run.json`.
 
-A recorded step is written as soon as it ends, and what is logged after it at once. Other steps, and
-the scalars logged in them, are written together, every fifth of a second.
+A recorded step is written as soon as it ends, and what is logged after it at once, so that a
+trainer that is killed loses at most the step under way. Other steps, and the scalars logged in
+them, are written together, every fifth of a second.
+
+Where the disk is slow, a thread writes, so that training does not wait for it; where it is too slow
+for the recording, detail is left out before steps are, and counted.
 """
 
 from __future__ import annotations
@@ -10,18 +14,26 @@ import os
 import socket
 import time
 import uuid
-from collections.abc import Mapping
-from typing import Any, Literal
-
-import pyarrow as pa
+from collections import Counter, deque
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from typing import Any, Final, Literal
 
 from backlight.blackbox import StepRecord
-from backlight.errors import Guard
-from backlight.schema import FORMAT_VERSION, SCALARS, STEPS, RunInfo
+from backlight.errors import Guard, tell
+from backlight.schema import FORMAT_VERSION, RunInfo
+from backlight.scribe import Scribe
 from backlight.store.runs import process_started
 from backlight.store.writer import RunWriter
+from backlight.telling import text as printable
+
+MOST_WAITING_BYTES: Final = 256 << 20
+"""How much may wait for the disk; from half of it on, raw values and samples are left out."""
 
 _FLUSH_SECS = 0.2
+_SLOW_SECS = 0.1
+_Rows = dict[str, list[dict[str, Any]]]
+_Page = tuple[_Rows, list[tuple[Callable[..., None], tuple[Any, ...]]]]
 
 
 class Journal:
@@ -37,12 +49,18 @@ class Journal:
     ) -> None:
         self._writer = writer
         self._guard = guard
-        self._steps: list[dict[str, Any]] = []
-        self._scalars: list[tuple[int, str, float, float]] = []
-        self._flushed_at = time.monotonic()
+        self._scribe: Scribe[_Page] = Scribe(self._write)
+        self._is_slow = False
+        self._rows: _Rows = {}
+        self._calls: list[tuple[Callable[..., None], tuple[Any, ...]]] = []
+        self._bytes = 0
+        self._sent_at = time.monotonic()
         self._is_last_recorded = False
+        self._troubles: deque[Exception] = deque()  # met by the thread, told by the trainer's
+        self._left_out: Counter[str] = Counter()
         self._graphs: set[str] = set()
-        self._is_stopped = False
+        self._is_stopped = self._is_abandoned = False
+        self._writing_secs = 0.0
         self._totals = {"steps": 0, "recorded_steps": 0, "observations": 0}
         self._secs = {"training": 0.0, "recording": 0.0}
         self._info = RunInfo(
@@ -59,36 +77,82 @@ class Journal:
         if earlier is not None:
             self._info.id, self._info.created_at = earlier.id, earlier.created_at
             self._info.config = {**earlier.config, **config}
+            self._info.anomalies = dict(earlier.anomalies)
 
-    def start(self, environment: dict[str, Any], modules: list[dict[str, Any]]) -> None:
+    def start(
+        self,
+        environment: dict[str, Any],
+        modules: list[dict[str, Any]],
+        optimizers: list[dict[str, Any]],
+    ) -> None:
         """Write `run.json` for the first time."""
         self._info.environment = environment
         self._info.modules = modules
+        self._info.optimizers = optimizers
         self._writer.write_info(self._info)
+
+    def describe(self, modules: list[dict[str, Any]]) -> None:
+        """Write which modules there are, where that is known only after the run has begun."""
+        self._info.modules = modules
+        self._put(self._writer.write_info, self._info)
+
+    def anomaly(self, name: str, expression: str) -> None:
+        """Write that the user looks for an anomaly."""
+        self._info.anomalies = {**self._info.anomalies, name: expression}
+        self._put(self._writer.write_info, self._info)
+        self._send()
 
     def sites(self, new_sites: list[dict[str, Any]]) -> None:
         """Write sites, before the first statistics that name them."""
-        self._try(self._writer.append_rows, "sites", new_sites)
+        if new_sites:
+            self._put_rows("sites", new_sites)
 
     def record(self, record: StepRecord) -> None:
         """Write what was captured of a step, and note the step."""
+        self._tell_troubles()
         if record.stats is not None and record.row["recorded"]:
-            self._try(self._writer.append, "stats", record.stats)
-            self._totals["observations"] += record.stats.num_rows
-            self._try(self._writer.append_rows, "calls", record.calls)
-            if record.samples is not None:
-                self._try(self._writer.append, "samples", record.samples)
-            if record.values is not None:
-                self._try(self._writer.write_values, record.row["step"], record.values)
+            self._put_record(record)
         row = record.row
-        self._steps.append(row)
+        self._put_rows("steps", [row])
         self._is_last_recorded = row["recorded"]
         self._totals["steps"] += 1
         self._totals["recorded_steps"] += row["recorded"]
         self._secs["training"] += row["duration_secs"]
         self._secs["recording"] += row["recording_secs"]
         if row["recorded"]:
-            self.flush()
+            self._send()
+
+    def _put_record(self, record: StepRecord) -> None:
+        self._leave_out(record)
+        stats, samples, values = record.stats, record.samples, record.values
+        if stats is None:
+            return
+        self._put(self._writer.append, "stats", stats, size=stats.get_total_buffer_size())
+        self._totals["observations"] += stats.num_rows
+        if record.calls:
+            self._put_rows("calls", record.calls)
+        if samples is not None:
+            self._put(self._writer.append, "samples", samples, size=samples.get_total_buffer_size())
+        if values is not None:
+            self._put(self._writer.write_values, record.row["step"], values, size=values.data_bytes)
+
+    def _leave_out(self, record: StepRecord) -> None:
+        """Where the disk cannot keep up: raw values and samples first, then statistics."""
+        waiting = self._scribe.waiting_bytes
+        if waiting <= MOST_WAITING_BYTES // 2:
+            return
+        if not self._left_out:
+            tell(
+                f"The disk of {str(self._writer.path)!r} is slower than the recording: raw values, "
+                "then statistics are left out where it cannot keep up; training does not wait."
+            )
+        for name in ("values", "samples"):
+            self._left_out[name] += getattr(record, name) is not None
+            setattr(record, name, None)
+        if waiting > MOST_WAITING_BYTES:
+            self._left_out["stats"] += 1
+            record.stats = None
+            record.row = {**record.row, "recorded": False, "reason": "left out: slow disk"}
 
     def scalar(self, step: int, name: str, value: Any) -> float | None:
         """Take a number that the user logged, and return it; None if it is no number."""
@@ -101,59 +165,63 @@ class Journal:
                 "log a float, an int or a tensor of one element."
             )
             return None
-        self._scalars.append((step, _text(name), number, time.time()))
+        row = {"step": step, "name": printable(name), "value": number, "logged_at": time.time()}
+        self._put_rows("scalars", [row])
         return number
 
     def note(self, step: int, text: str) -> None:
-        """Write a note at once."""
-        row = {"step": step, "text": _text(text), "written_at": time.time()}
-        self._try(self._writer.append_rows, "notes", [row])
+        """Write a note."""
+        row = {"step": step, "text": printable(text), "written_at": time.time()}
+        self._put_rows("notes", [row])
+        self._send()
 
     def graph(self, signature: str, graph: dict[str, Any]) -> None:
         """Write a graph, once for each structure."""
         if signature not in self._graphs:
             self._graphs.add(signature)
-            self._try(self._writer.write_graph, signature, graph)
+            self._put(self._writer.write_graph, signature, graph)
 
     def event(self, step: int, kind: str, text: str, site: int = -1) -> None:
-        """Write that something happened, at once."""
+        """Write that something happened."""
         row = {
             "step": step,
             "kind": kind,
             "site": site,
-            "text": _text(text),
+            "text": printable(text),
             "happened_at": time.time(),
         }
-        self._try(self._writer.append_rows, "events", [row])
+        self._put_rows("events", [row])
+        self._send()
 
-    def flush_if_due(self, *, is_between_steps: bool = False) -> None:
+    def send_if_due(self, *, is_between_steps: bool = False) -> None:
         """Write what waits, if it has waited long enough or belongs to a step that is written."""
         is_late = is_between_steps and self._is_last_recorded
-        if is_late or time.monotonic() - self._flushed_at > _FLUSH_SECS:
-            self.flush()
+        if is_late or time.monotonic() - self._sent_at > _FLUSH_SECS:
+            self._send()
 
     def flush(self) -> None:
-        """Write what waits."""
-        steps, self._steps = self._steps, []
-        scalars, self._scalars = self._scalars, []
-        self._flushed_at = time.monotonic()
-        if steps:
-            columns = [[row[name] for row in steps] for name in STEPS.names]
-            self._append("steps", columns)
-        if scalars:
-            self._append("scalars", [list(column) for column in zip(*scalars, strict=True)])
+        """Write all of it, and wait until it is written."""
+        self._send()
+        if not self._is_stopped:
+            self._scribe.flush()
+        self._tell_troubles()
 
     def abandon(self) -> None:
         """Write nothing more: the files belong to another process."""
-        self._is_stopped = True
+        self._is_stopped = self._is_abandoned = True
 
     def finish(self, status: Literal["finished", "failed"]) -> None:
         """Write what waits and how the run ended."""
         self.flush()
+        if self._is_abandoned:
+            return
+        self._scribe.close()
         self._info.ended_at, self._info.ended = time.time(), status
         self._info.recorder = self._account()
-        self._try(self._writer.close)
+        with suppress(OSError):
+            self._writer.close()
         self._try(self._writer.write_info, self._info)
+        self._tell_troubles()
 
     def _account(self) -> dict[str, Any]:
         """What recording cost, and what went wrong."""
@@ -161,34 +229,65 @@ class Journal:
             **self._totals,
             "training_secs": round(self._secs["training"], 6),
             "recording_secs": round(self._secs["recording"], 6),
+            "writing_secs": round(self._writing_secs, 6),
             "bytes": self._writer.bytes_written,
+            "left_out": dict(self._left_out),
             "faults": self._guard.as_dict(),
         }
 
-    def _append(self, table: str, columns: list[list[Any]]) -> None:
-        schema = {"steps": STEPS, "scalars": SCALARS}[table]
-        arrays = [pa.array(c, f.type) for c, f in zip(columns, schema, strict=True)]
-        self._try(self._writer.append, table, pa.RecordBatch.from_arrays(arrays, schema=schema))
+    # -- to the disk, or to the thread
 
-    def _try(self, write: Any, *arguments: Any) -> None:
+    def _put(self, write: Callable[..., None], *arguments: Any, size: int = 0) -> None:
+        self._calls.append((write, arguments))
+        self._bytes += size
+
+    def _put_rows(self, table: str, rows: list[dict[str, Any]]) -> None:
+        self._rows.setdefault(table, []).extend(rows)
+
+    def _send(self) -> None:
+        """Write what waits; by the thread, if the disk is slow or the thread still writes."""
+        self._sent_at = time.monotonic()
+        page, size = (self._rows, self._calls), self._bytes
+        self._rows, self._calls, self._bytes = {}, [], 0
+        if self._is_stopped or not any(page):
+            return
+        if self._is_slow or not self._scribe.is_idle:
+            self._scribe.put(page, size)
+        else:
+            self._write([page])
+            self._tell_troubles()
+
+    def _tell_troubles(self) -> None:
+        """Tell what the thread met: only the thread that trains may warn or raise."""
+        while self._troubles:
+            error = self._troubles.popleft()
+            if not isinstance(error, OSError):
+                self._guard.catch("writing", error)
+                continue
+            self._guard.mistake(
+                f"Backlight cannot write to {str(self._writer.path)!r} any more "
+                f"({error.strerror or error}) and stops recording; training goes on, "
+                "and what was written so far stays readable."
+            )
+
+    def _write(self, pages: list[_Page]) -> None:
+        started = time.perf_counter()
+        for rows, calls in pages:
+            # Sites before what names them, steps after what was recorded of them.
+            self._try(self._writer.append_rows, "sites", rows.pop("sites", []))
+            for write, arguments in calls:
+                self._try(write, *arguments)
+            for table, new in rows.items():
+                self._try(self._writer.append_rows, table, new)
+        secs = time.perf_counter() - started
+        self._is_slow = secs > _SLOW_SECS * len(pages)
+        self._writing_secs += secs
+
+    def _try(self, write: Callable[..., None], *arguments: Any) -> None:
         if self._is_stopped:
             return
         try:
             write(*arguments)
-        except OSError as error:
-            self._stop(error)
         except Exception as error:
-            self._guard.catch("writing", error)
-
-    def _stop(self, error: OSError) -> None:
-        self._is_stopped = True
-        self._guard.mistake(
-            f"Backlight cannot write to {str(self._writer.path)!r} any more "
-            f"({error.strerror or error}) and stops recording; training goes on, "
-            "and what was written so far stays readable."
-        )
-
-
-def _text(value: object) -> str:
-    """Text that can be written: halves of characters, which UTF-8 has none for, become '?'."""
-    return str(value).encode("utf-8", "replace").decode("utf-8")
+            self._is_stopped = isinstance(error, OSError)
+            self._troubles.append(error)

@@ -7,47 +7,42 @@ begins, so that a step that is not recorded runs without hooks.
 
 from __future__ import annotations
 
-import atexit
 import json
-import os
-import sys
 import time
-import warnings
 import weakref
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from functools import partial
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import nn
 
-from backlight.blackbox import BlackBox, SpikeDetector, StepRecord, first_nonfinite, gradient_norm
-from backlight.capture.calls import CallCapture, FunctionCall
-from backlight.capture.graph import Graph, GraphCapture
+from backlight import telling
+from backlight.alarm import Happening
+from backlight.blackbox import StepRecord
+from backlight.capture import backward
+from backlight.capture.calls import FunctionCall
+from backlight.capture.following import Following
+from backlight.capture.graph import Graph
 from backlight.capture.modules import Call, FirstForward, ModuleCapture, is_in_backward
-from backlight.capture.names import ModelNames, is_compiled
+from backlight.capture.names import ModelNames
 from backlight.capture.observer import Observer
-from backlight.capture.optimizer import OptimizerCapture, check_models, check_optimizers
+from backlight.capture.optimizer import OptimizerCapture
 from backlight.capture.samples import ValueKeeper
-from backlight.capture.select import Selection
 from backlight.capture.sites import SiteBook
-from backlight.environment import describe_environment
-from backlight.errors import BacklightError, Guard, tell
+from backlight.ending import dismiss, enlist
+from backlight.environment import describe_environment, torch_facts
+from backlight.errors import BacklightError, Guard
 from backlight.journal import Journal
-from backlight.samples import SampleSelection, as_selection
-from backlight.schedule import Schedule, make_schedule
+from backlight.ledger import Ledger
+from backlight.options import Options
+from backlight.samples import NeuronSelection, SampleSelection
 from backlight.store.resume import read_progress
-from backlight.store.writer import RunWriter, create_run_folder
+from backlight.store.writer import RunWriter
 
 _perf = time.perf_counter
 LOSS = "(loss)"
 """The name of the site where the loss is seen that a backward pass starts from."""
-
-_TENSOR_KINDS = ("input", "hidden", "target", "loss", "helper")
 
 
 class Step:
@@ -56,19 +51,27 @@ class Step:
     def __init__(self, number: int, kind: str) -> None:
         self.number = number
         self.kind = kind
-        self._decision: tuple[bool, str] | None = None
+        self.decision: tuple[bool, str] | None = None
+        self.samples: Any = None
 
-    def keep(self, reason: str = "kept") -> None:
-        """Keep this step, if it was captured, whatever the schedule said."""
-        self._decision = True, str(reason)
+    def keep(
+        self, reason: str = "kept", *, samples: SampleSelection | Sequence[int] | None = None
+    ) -> None:
+        """Keep this step, if it was captured, whatever the schedule said.
+
+        With `samples`, the raw values of these samples of the batch are kept, and of no others:
+        positions, or a rule of `backlight.samples`. In a step that was begun with `decide=True`,
+        any sample can be chosen so.
+        """
+        self.decision, self.samples = (True, telling.text(reason)), samples
 
     def drop(self) -> None:
         """Do not keep this step, whatever the schedule said."""
-        self._decision = False, "dropped"
+        self.decision = False, "dropped"
 
 
-class Run:
-    """A run that is being recorded. `backlight.watch` makes one."""
+class Recorder:
+    """Records a run: what happens by itself, while the user trains."""
 
     def __init__(
         self,
@@ -76,301 +79,100 @@ class Run:
         optimizers: Sequence[torch.optim.Optimizer],
         *,
         path: Path,
-        project: str,
-        config: Mapping[str, Any],
-        schedule: Schedule,
-        selection: Selection,
-        blackbox: int,
+        options: Options,
         samples: SampleSelection | None,
+        neurons: NeuronSelection | None,
         is_resumed: bool,
     ) -> None:
         self.path = path
+        self.has_blackbox = options.blackbox > 0
         self._guard = Guard()
-        self._schedule = schedule
-        self._box = BlackBox(blackbox)
         earlier = read_progress(path) if is_resumed else None
-        self._sites = SiteBook(selection, known=earlier.sites if earlier else [])
+        self._sites = SiteBook(options.selection, known=earlier.sites if earlier else [])
         self._names = ModelNames(models)
-        keeper = None if samples is None else ValueKeeper(samples)
-        self._observer = Observer(self._names, self._sites, self._guard, keeper)
+        self._keeper = ValueKeeper(samples, neurons=neurons, site_name=self._sites.name_of)
+        self._is_keeping = samples is not None
+        self._observer = Observer(self._names, self._sites, self._guard, self._keeper)
         self._modules = ModuleCapture(self._names, self)
-        self._calls = CallCapture(
-            lambda: self._modules.current_module, on_loss=self._on_loss, on_fault=self.on_fault
+        self._following = Following(
+            current_module=lambda: self._modules.current_module,
+            site_of=self._sites.number_of,
+            on_fault=self.on_fault,
         )
-        self._graphs = GraphCapture()
-        self._graph: Graph | None = None
-        self._traces_left = 4  # some steps can never be traced, so it is not tried for ever
-        self._times_captured: Counter[str] = Counter()
         self._first_forward = FirstForward(self._names, self._begin_step, self.on_fault)
         self._optimizers: list[OptimizerCapture] = []
-        info = earlier.info if earlier else None
-        self._journal = Journal(RunWriter(path), project, config, self._guard, info)
-        self._journal.start(describe_environment(), self._names.describe())
+        self._journal = Journal(
+            RunWriter(path),
+            path.parent.name,
+            options.config,
+            self._guard,
+            earlier.info if earlier else None,
+        )
+        self._ledger = Ledger(
+            self._journal,
+            options.schedule,
+            self._guard,
+            blackbox=options.blackbox,
+            give_back=self._keeper.give_back,
+        )
         self._step = earlier.last_step if earlier else -1
         self._kind = "train"
         self._batch_size: int | None = None
         self._explicit: Step | None = None
         self._iterations = 0
         self._reason: str | None = None
-        self._is_open = self._is_captured = False
+        self._is_open = self._is_captured = self._must_decide = False
         self._is_in_iteration = False
+        self._last_loss: tuple[weakref.ref[torch.Tensor] | None, int, int] = (None, 0, 0)
+        self._loss: float | None = None
+        self._modes = self._names.modes()
         self._stepped: set[OptimizerCapture] = set()
         self._started_at = self._started = 0.0
-        self._spikes = {"loss": SpikeDetector(), "gradient norm": SpikeDetector()}
-        self._has_been_nonfinite = False
         self._is_finished = self._is_compiled = False
-        self._at_exit = partial(_finish_at_exit, weakref.ref(self))
-        atexit.register(self._at_exit)
-        _live_runs.add(self)
+        enlist(self)
         self._optimizers = [
             OptimizerCapture(each, before=self._before_update, after=self._after_update)
             for each in optimizers
         ]
+        held = {identity for each in self._optimizers for identity in each.held()}
+        own = {each.identity for each in self._names.parameters()}
+        self._journal.start(
+            describe_environment(**torch_facts()),
+            self._names.describe(held),
+            [each.describe(own) for each in self._optimizers],
+        )
+        backward.listen(self._on_loss)
         self._prepare_step("train")
 
-    def __repr__(self) -> str:
-        return f"<backlight.Run {str(self.path)!r}, step {self.current_step}>"
+    def has_module(self, module: nn.Module) -> bool:
+        """Whether a module is part of what is watched."""
+        return self._names.has(module)
 
-    @property
-    def current_step(self) -> int:
-        """The number of the step that is under way, or has just ended; -1 before the first."""
-        return self._step
-
-    # -- what the user says
-
-    def log(self, **scalars: Any) -> None:
-        """Log numbers for the current step.
-
-        What is logged after `optimizer.step()` and before the next forward pass belongs to the
-        step that has just ended.
-
-        >>> import tempfile, backlight
-        >>> model = nn.Linear(2, 1)
-        >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-        >>> run = backlight.watch(model, optimizer, root=tempfile.mkdtemp())
-        >>> run.log(loss=0.25, accuracy=0.5)
-        >>> run.finish()
-        """
-        if self._is_over("log"):
-            return
-        for name, value in scalars.items():
-            number = self._journal.scalar(max(self._step, 0), name, value)
-            if name == "loss" and number is not None:
-                self._look_for_spike("loss", number)
-        self._journal.flush_if_due(is_between_steps=not self._is_open)
-
-    def note(self, text: str) -> None:
-        """Write a note for the current step."""
-        if not self._is_over("note"):
-            self._journal.note(max(self._step, 0), text)
-
-    def tensor(
-        self,
-        name: str,
-        tensor: torch.Tensor,
-        *,
-        node: str | None = None,
-        role: str | None = None,
-        kind: str = "hidden",
-        batch_dim: int | None = 0,
-        is_initial: bool = False,
-    ) -> torch.Tensor:
-        """Name a tensor, of any dtype, so that it and its gradient are recorded; return it.
-
-        Several tensors can be roles of one node. `kind` is input, hidden, target, loss or helper.
-        `batch_dim` says which dimension counts samples, None that there is none. A value from
-        before the first iteration is given with `is_initial`.
-        """
-        if self._is_over("tensor") or not self._is_fit(name, tensor, kind, batch_dim):
-            return tensor
-        if torch.is_grad_enabled() and not self._is_open:
-            self._open_step()
-        with self._guard("reading a named tensor"):
-            site = self._sites.named(
-                name, module="", node=node or name, role=role or name, kind=kind, step=self._step
-            )
-            iteration = -1 if is_initial else self._observer.iteration
-            self._name(name, site, tensor, iteration, batch_dim)
-        return tensor
-
-    def batch(self, *, indices: Any = None, losses: Any = None, categories: Any = None) -> None:
-        """Tell of each sample of the batch: its place in the data set, its loss, its category.
-
-        The samples whose raw values are kept may be chosen by them.
-        """
-        keeper = self._observer.keeper
-        if self._is_over("batch") or keeper is None or not self._is_captured:
-            return
-        if torch.is_grad_enabled() and not self._is_open:
-            self._open_step()
-        told = {"data_indices": indices, "losses": losses, "categories": categories}
-        for fact, values in told.items():
-            if values is not None:
-                self._tell(getattr(keeper, fact), values)
-
-    def _tell(self, fact: Callable[[Any], None], values: Any) -> None:
-        with self._guard("taking what is told of a batch"):
-            try:
-                fact(values)
-            except BacklightError as error:
-                self._guard.mistake(str(error))
-
-    def _name(
-        self,
-        name: str,
-        site: int,
-        tensor: torch.Tensor,
-        iteration: int,
-        batch_dim: int | None = 0,
-    ) -> None:
-        is_recorded = self._is_open and self._is_captured
-        if is_recorded and not self._observer.on_named(site, tensor, iteration, batch_dim):
-            self._guard.mistake(
-                f"Two tensors are named {name!r} in one iteration: name the second one "
-                "otherwise, or use run.iteration() around each pass of a loop."
-            )
-
-    def _tap(self, name: str, tensor: torch.Tensor) -> None:
-        """A tensor that `backlight.tap` names inside a forward, after the module that runs."""
-        module = self._modules.current_module
-        if self._is_open and self._is_captured and not is_in_backward():
-            with self._guard("reading a tapped tensor"):
-                site = self._sites.named(
-                    name, module=module, node=module or name, role=name, kind="", step=self._step
-                )
-                self._name(name, site, tensor, self._observer.iteration)
-
-    def _is_fit(self, name: object, tensor: object, kind: object, batch_dim: int | None) -> bool:
-        """Whether a tensor can be named so; if not, the user is told."""
-        if not isinstance(name, str) or not name:
-            self._guard.mistake(f"run.tensor() got {name!r} as name: pass a text.")
-        elif not isinstance(tensor, torch.Tensor):
-            self._guard.mistake(
-                f"run.tensor({name!r}) got a {type(tensor).__name__}: pass a torch.Tensor."
-            )
-        elif batch_dim is not None and not -tensor.dim() <= batch_dim < max(tensor.dim(), 1):
-            self._guard.mistake(
-                f"run.tensor({name!r}) got batch_dim={batch_dim} for a tensor of "
-                f"{tensor.dim()} dimensions: give one that it has, or None."
-            )
-        elif kind not in _TENSOR_KINDS:
-            self._guard.mistake(
-                f"run.tensor({name!r}) got kind={kind!r}: use {', '.join(_TENSOR_KINDS)}."
-            )
-        else:
-            return True
-        return False
-
-    def _is_over(self, method: str) -> bool:
-        if self._is_finished:
-            self._guard.mistake(
-                f"run.{method}() was called after run.finish(): the run has ended, "
-                "so it is not recorded."
-            )
-        return self._is_finished
-
-    @contextmanager
-    def step(
-        self, kind: str = "train", *, batch_size: int | None = None, decide: bool = False
-    ) -> Iterator[Step]:
-        """Say where a step begins and ends, and of which kind it is.
-
-        Each kind is scheduled on its own. An evaluation is a step too, of its own kind. With
-        `decide` the step is captured in any case, and `step.keep()` decides at its end.
-
-        >>> import tempfile, backlight
-        >>> model = nn.Linear(2, 1)
-        >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-        >>> with backlight.watch(model, optimizer, root=tempfile.mkdtemp()) as run:
-        ...     with run.step(kind="evaluation"), torch.no_grad():
-        ...         run.log(accuracy=model(torch.ones(1, 2)).item() > 0)
-        """
-        if self._explicit is not None or self._is_over("step"):
-            if self._explicit is not None:
-                self._guard.mistake(
-                    "run.step() was called inside run.step(): end the outer one first; "
-                    "the inner one is taken as part of it."
-                )
-            yield self._explicit or Step(self._step, kind)
-            return
-        self._end_step_under_way()
-        self._prepare_step(str(kind), decide=decide)
-        self._batch_size = batch_size
-        self._explicit = step = Step(self._step + 1, self._kind)
-        self._open_step()
-        try:
-            yield step
-        finally:
-            self._explicit = None
-            if not self._is_finished:
-                self._end_step(step._decision)
-
-    @contextmanager
-    def iteration(self) -> Iterator[int]:
-        """A part of a step that repeats, such as one step of a recurrent network.
-
-        Iterations of a step are numbered from 0, and calls of modules are counted anew in each.
-        """
-        if torch.is_grad_enabled() and not self._is_open and not self._is_finished:
-            self._open_step()
-        number = self._next_iteration()
-        self._is_in_iteration = True
-        try:
-            yield number
-        finally:
-            self._observer.iteration, self._is_in_iteration = 0, False
-
-    @contextmanager
-    def backward(self, name: str) -> Iterator[None]:
-        """Name the backward passes inside, so that those of one step are told apart."""
-        names = self._observer.reducer.backwards
-        if name not in names:
-            names.append(name)
-        self._observer.backward = names.index(name)
-        try:
-            yield
-        finally:
-            self._observer.backward = 0
-
-    def open_blackbox(self, why: str) -> None:
-        """Write the steps that the black box holds, because of something that the user noticed."""
-        if self._is_over("open_blackbox"):
-            return
-        self._happened("condition", why)
-
-    def finish(self, status: Literal["finished", "failed"] = "finished") -> None:
-        """End the run: write what is left, remove every hook. A second call does nothing."""
+    def end_with(self, status: Any, why: str) -> None:
+        """End the run, and say why in an event, where that is not the usual end."""
         if self._is_finished:
             return
         with self._guard("ending the run"):
             self._end_step_under_way(is_cut_short=True)
-            if self._box.steps:
-                self._happened("exception" if status == "failed" else "end", f"the run {status}")
+            if self.has_blackbox or why:
+                kind = "signal" if why else "exception" if status == "failed" else "end"
+                self._ledger.happened(self._step, Happening(kind, why or f"the run {status}"))
         self._is_finished = True
-        atexit.unregister(self._at_exit)
+        dismiss(self)
         self._first_forward.disarm()
         self._modules.remove()
-        self._stop_listening()
+        backward.ignore(self._on_loss)
+        self._following.close()
         self._observer.end()
+        self._observer.owned.release()
         for optimizer in self._optimizers:
             optimizer.detach()
         self._journal.finish(status)
 
-    def _abandon(self) -> None:
+    def abandon(self) -> None:
         """In a forked child: leave the run to the process that began it."""
         self._journal.abandon()
-        self.finish()
-
-    def __enter__(self) -> Run:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.finish("finished" if error is None else "failed")
+        self.end_with("finished", "")
 
     # -- the course of a step
 
@@ -378,28 +180,21 @@ class Run:
         """Decide whether the step to come is recorded, and wait for it to begin."""
         self._is_open = self._is_in_iteration = False
         self._kind, self._batch_size = kind, None
+        self._must_decide = decide
         self._stepped.clear()
-        self._reason = None
-        with self._guard("asking the schedule"):
-            self._reason = self._ask_schedule(kind)
-        self._is_captured = self._reason is not None or self._box.steps > 0 or decide
+        self._reason = self._ledger.wants(self._step + 1, kind)
+        self._is_captured = self._reason is not None or self.has_blackbox or decide
         if not self._is_compiled and self._names.is_compiled():
             self.on_compiled()
         if self._is_captured:
             self._modules.attach()
         else:
             self._modules.detach()
+            self._observer.owned.release()
         if self._is_captured or self._is_compiled:
             self._first_forward.disarm()
         else:
             self._first_forward.arm()
-
-    def _ask_schedule(self, kind: str) -> str | None:
-        try:
-            return self._schedule.wants(self._step + 1, kind)
-        except BacklightError as error:
-            self._guard.mistake(str(error))
-            return None
 
     def _open_step(self) -> None:
         self._first_forward.disarm()
@@ -407,158 +202,166 @@ class Run:
 
     def _begin_step(self) -> None:
         self._is_open = True
+        self._loss = None
         self._step += 1
         self._iterations = 0
         self._modules.restart_calls()
         self._started, self._started_at = _perf(), time.time()
         with self._guard("beginning a step"):
-            self._journal.flush_if_due()
+            self._journal.send_if_due()
             if self._is_captured:
-                self._observer.begin(self._step, self._batch_size)
-                self._listen_to_calls()
+                self._begin_capture()
         self._observer.recording_secs = _perf() - self._started
 
-    def _listen_to_calls(self) -> None:
-        """See functional calls and the graph, ever more rarely: they seldom change."""
-        times = self._times_captured[self._kind]
-        self._times_captured[self._kind] += 1
-        if times & (times - 1) == 0 and not self._is_compiled:
-            self._graphs.begin(trace_data=self._traces_left > 0)
-            self._traces_left -= 1
-            self._observer.show_owned(self._graphs)
-            self._calls.iteration = 0
-            self._calls.attach()
+    def _begin_capture(self) -> None:
+        is_keeping = self._is_keeping or self._must_decide
+        self._keeper.begin(batch_size=self._batch_size, holds_all=self._must_decide)
+        self._observer.begin(self._step, is_keeping=is_keeping)
+        self._last_loss = (None, 0, 0)
+        if not self._is_compiled and self._following.begin(self._kind):
+            self._observer.follow(self._following.graphs)
 
-    def _stop_listening(self) -> None:
-        """Before an update: functional calls and the graph are complete."""
-        self._calls.detach()
-        if self._observer.graph is not None:
-            self._observer.graph = None
-            with self._guard("following the graph"):
-                self._graph = self._graphs.finish()
+    def _stop_following(self) -> tuple[Graph | None, str]:
+        """The graph of the step that ends, if it was followed, and its signature."""
+        self._observer.graph = None
+        graph, signature = None, ""
+        with self._guard("following the graph"):
+            graph, signature = self._following.stop()
+            for name in self._following.graphs.unknown_names if graph is not None else ():
+                self._guard.mistake(
+                    f"run.connect() got {name!r}, which names no site of this step: "
+                    "pass the tensor itself, or the name of a site."
+                )
+        return graph, signature
 
     def _on_loss(self, tensor: torch.Tensor) -> None:
         """A backward pass starts from this tensor: it is the loss, whatever it is called."""
-        site = self._sites.named(
-            LOSS, module="", node=LOSS, role=LOSS, kind="loss", step=self._step
-        )
-        if self._is_open and self._is_captured:
+        if not self._is_open or is_in_backward():
+            return
+        with self._guard("reading the loss"), torch._C.DisableTorchFunction():
+            self._loss = backward.number_of(tensor)
+            if not self._is_captured:
+                return
+            last, iteration, times = self._last_loss
+            if last is not None and last() is tensor:
+                return
+            times = times + 1 if iteration == self._observer.iteration else 1
+            self._last_loss = weakref.ref(tensor), self._observer.iteration, times
+            name = LOSS if times == 1 else f"{LOSS}#{times}"
+            site = self._sites.named(
+                name, module="", node=LOSS, role=name, kind="loss", step=self._step
+            )
             if self._observer.graph is not None and site >= 0:
                 self._observer.graph.loss(site, tensor)
             self._observer.on_named(site, tensor, self._observer.iteration, batch_dim=None)
 
+    def _tell_modes(self) -> None:
+        """Note which modules are in evaluation mode in a training step, when that changes."""
+        text = self._modes.changed()
+        if text is not None:
+            self._journal.event(self._step, "mode", text, -1)
+
     def _next_iteration(self) -> int:
-        self._observer.iteration = self._calls.iteration = number = self._iterations
+        self._observer.iteration = number = self._iterations
+        self._following.begin_iteration(number)
         self._iterations += 1
         self._modules.restart_calls()
         return number
 
     def _before_update(self, optimizer: OptimizerCapture) -> None:
-        self._stop_listening()
         if not self._is_open:
             self._open_step()
         if self._is_captured:
             started = _perf()
+            with self._guard("following the graph"):
+                self._following.pause()
             with self._guard("reading parameters and their gradients"):
-                self._observer.before_update(optimizer)
+                self._observer.owned.before_update(optimizer)
+                self._tell_modes()
             self._observer.recording_secs += _perf() - started
 
     def _after_update(self, optimizer: OptimizerCapture) -> None:
         if self._is_captured:
             started = _perf()
             with self._guard("reading the optimizer's state"):
-                self._observer.after_update(optimizer)
+                self._observer.owned.after_update(optimizer)
             self._observer.recording_secs += _perf() - started
         self._stepped.add(optimizer)
         if self._explicit is None and len(self._stepped) == len(self._optimizers):
             self._end_step(None)
+        elif self._is_captured:
+            with self._guard("following the graph"):
+                self._following.go_on()
 
     def _end_step_under_way(self, *, is_cut_short: bool = False) -> None:
         """End a step that was begun and not ended, such as a forward pass without an update."""
         if self._is_open:
-            self._end_step((False, "cut short") if is_cut_short and self._box.steps == 0 else None)
+            step = Step(self._step, self._kind)
+            if is_cut_short and not self.has_blackbox:
+                step.decision = False, "cut short"
+            self._end_step(step)
 
-    def _end_step(self, decision: tuple[bool, str] | None) -> None:
+    def _end_step(self, step: Step | None) -> None:
         started = _perf()
-        self._stop_listening()
         record = StepRecord({})
+        graph, signature = self._stop_following() if self._is_captured else (None, "")
         with self._guard("writing a step"):
             if self._is_captured:
-                self._observer.observe_rest(self._optimizers)
-                record.stats = self._observer.reducer.take(self._step)
-                if self._observer.keeper is not None:
-                    record.samples, record.values = self._observer.keeper.take(self._step)
-                record.calls = [
-                    _call_row(self._step, *each) for each in enumerate(self._calls.take())
-                ]
-                self._observer.end()
-                self._journal.sites(self._sites.take_new())
-            self._settle(record, decision, started)
+                self._take(record, None if step is None else step.samples)
+            if graph is not None:
+                self._journal.graph(graph.signature, graph.to_json())
+            decision = None if step is None else step.decision
+            self._settle(record, decision, signature, started)
         self._prepare_step("train")
 
+    def _take(self, record: StepRecord, samples: Any) -> None:
+        """What was captured of the step that ends."""
+        self._observer.owned.observe_rest(self._optimizers)
+        record.stats = self._observer.reducer.take(self._step)
+        if self._observer.is_keeping:
+            try:
+                kept = self._keeper.take(self._step, keep=samples)
+            except BacklightError as error:
+                self._guard.mistake(str(error))
+                kept = self._keeper.take(self._step)
+            record.samples, record.values = kept
+        calls = self._following.take_calls()
+        record.calls = [_call_row(self._step, *each) for each in enumerate(calls)]
+        self._observer.end()
+        self._journal.sites(self._sites.take_new())
+
     def _settle(
-        self, record: StepRecord, decision: tuple[bool, str] | None, started: float
+        self,
+        record: StepRecord,
+        decision: tuple[bool, str] | None,
+        signature: str,
+        started: float,
     ) -> None:
-        """Write a step that is kept; let the black box hold one that is not."""
-        has_stats = record.stats is not None
+        """Say what the step was, and let the ledger decide what becomes of it."""
         is_kept, reason = decision or (self._reason is not None, self._reason or "")
         recording_secs = self._observer.recording_secs + _perf() - started
         duration_secs = _perf() - self._started
         record.row = {
             "step": self._step,
             "kind": self._kind,
-            "recorded": is_kept and has_stats,
+            "recorded": is_kept and record.stats is not None,
             "reason": reason,
             "iterations": max(self._iterations, 1),
             "batch_size": self._batch_size,
-            "graph": "" if self._graph is None else self._graph.signature,
+            "graph": signature,
             "started_at": self._started_at,
             "duration_secs": duration_secs,
             "recording_secs": recording_secs,
+            "loss": self._loss,
+            "learning_rate": self._optimizers[0].learning_rate(),
         }
-        self._schedule.learn(self._kind, duration_secs, recording_secs if has_stats else 0.0)
-        if self._graph is not None:
-            self._journal.graph(self._graph.signature, self._graph.to_json())
-            self._graph = None
-        leaving: StepRecord | None = record
-        if self._box.steps and has_stats and not record.row["recorded"] and decision is None:
-            leaving = self._box.hold(record)
-        if leaving is not None:
-            self._journal.record(leaving)
-        self._look_for_trouble(record.stats)
-
-    # -- what happens, and the black box
-
-    def _look_for_trouble(self, stats: Any) -> None:
-        found = first_nonfinite(stats)
-        if found is not None and not self._has_been_nonfinite:
-            self._has_been_nonfinite = True
-            text = (
-                f"{found['nans']} NaN and {found['infs']} infinite of {found['count']} elements "
-                f"({found['quantity']})"
-            )
-            self._happened("nonfinite", text, found["site"])
-        if self._box.steps:
-            norm = gradient_norm(stats)
-            if norm is not None:
-                self._look_for_spike("gradient norm", norm)
-
-    def _look_for_spike(self, what: str, value: float) -> None:
-        if self._spikes[what].is_spike(value):
-            self._happened("spike", f"{what} {value:.4g}")
-
-    def _happened(self, kind: str, text: str, site: int = -1) -> None:
-        """Note an event, and write the steps that led to it."""
-        self._journal.event(max(self._step, 0), kind, text, site)
-        for record in self._box.open(kind):
-            self._journal.record(record)
+        self._ledger.settle(record, is_decided=decision is not None)
 
     # -- what the modules say
 
     def on_enter(self, call: Call) -> None:
         """A module's call begins."""
-        if self._observer.graph is not None:
-            self._observer.graph.enter(call.module, call.number)
+        self._following.enter(call.module, call.number)
 
     def on_pass(self) -> bool:
         """A forward pass begins: a step, or after a backward pass another part of one."""
@@ -579,17 +382,25 @@ class Run:
     def on_input(self, call: Call, place: str, tensor: torch.Tensor) -> None:
         """A module's call is given a tensor."""
         if self._is_open:
-            self._observer.on_input(call, place, tensor)
+            self._see("input", call, place, tensor)
 
     def on_output(self, call: Call, place: str, tensor: torch.Tensor) -> None:
         """A module's call has returned a tensor."""
         if self._is_open:
-            self._observer.on_output(call, place, tensor)
+            self._see("output", call, place, tensor)
+
+    def _see(self, tensor_class: str, call: Call, place: str, tensor: torch.Tensor) -> None:
+        if self._following.is_on:
+            # Otherwise each attribute of the tensor would be asked for through the mode.
+            with torch._C.DisableTorchFunction():
+                self._observer.on_activation(tensor_class, call, place, tensor)
+        else:
+            self._observer.on_activation(tensor_class, call, place, tensor)
 
     def on_leave(self, call: Call) -> None:
         """A module's call has ended."""
-        if self._observer.graph is not None:
-            self._observer.graph.leave(call.module, call.number)
+        self._following.leave(call.module, call.number)
+        self._observer.owned.hook_late()
 
     def on_compiled(self) -> None:
         """The model is compiled: its modules get hooks of their own, before they are compiled."""
@@ -600,91 +411,6 @@ class Run:
     def on_fault(self, doing: str, error: Exception) -> None:
         """A hook on a module failed."""
         self._guard.catch(doing, error)
-
-
-_live_runs: weakref.WeakSet[Run] = weakref.WeakSet()
-
-
-def tap(tensor: torch.Tensor, name: str) -> torch.Tensor:
-    """Name a tensor for every run that records now; see `backlight.tap`."""
-    for run in list(_live_runs):
-        run._tap(name, tensor)
-    return tensor
-
-
-def _abandon_all() -> None:
-    for run in list(_live_runs):
-        run._abandon()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_abandon_all)
-
-
-def _finish_at_exit(run: weakref.ref[Run]) -> None:
-    """End a run that nobody ended; the interpreter remembers an exception that ended the script."""
-    found = run()
-    if found is not None:
-        failed = getattr(sys, "last_value", None) is not None
-        found.finish("failed" if failed else "finished")
-
-
-def start(
-    model: nn.Module | Mapping[str, nn.Module],
-    optimizer: torch.optim.Optimizer | Sequence[torch.optim.Optimizer],
-    *,
-    project: str,
-    name: str,
-    root: str | Path,
-    config: Mapping[str, Any] | None,
-    every: int | None,
-    budget: float | None,
-    schedule: object | None,
-    include: Any,
-    exclude: Any,
-    classes: Any,
-    blackbox: int,
-    samples: Any,
-    resume: str | Path | None,
-) -> Run:
-    """Check the arguments of `backlight.watch`, make the run's folder, and start to record."""
-    models = dict(model) if isinstance(model, Mapping) else {"": model}
-    optimizers: list[Any] = list(optimizer) if isinstance(optimizer, (list, tuple)) else [optimizer]
-    check_models(models)
-    check_optimizers(models, optimizers)
-    _check_uncompiled(models)
-    _check_unwatched(models)
-    chosen = make_schedule(every, budget, schedule)
-    selection = Selection(include=include, exclude=exclude, classes=classes)
-    if not isinstance(root, (str, Path)) or "\0" in str(root):
-        raise BacklightError(f"root={root!r} is no folder: pass a path to write runs to.")
-    if config is not None and not isinstance(config, Mapping):
-        raise BacklightError(f"config is a {type(config).__name__}: pass a dict of settings.")
-    if isinstance(blackbox, bool) or not isinstance(blackbox, int) or blackbox < 0:
-        raise BacklightError(f"blackbox={blackbox!r} is no number of steps: use 0 or more.")
-    kept = as_selection(samples)
-    path = _folder(root, project, name, resume)
-    return Run(
-        models,
-        optimizers,
-        path=path,
-        project=path.parent.name,
-        config=config or {},
-        schedule=chosen,
-        selection=selection,
-        blackbox=blackbox,
-        samples=kept,
-        is_resumed=resume is not None,
-    )
-
-
-def _folder(root: str | Path, project: str, name: str, resume: str | Path | None) -> Path:
-    if resume is None:
-        return create_run_folder(Path(root), project, name)
-    path = Path(resume)
-    if not (path / "run.json").is_file():
-        raise BacklightError(f"resume={str(path)!r} is no run: pass the path of an earlier run.")
-    return path
 
 
 def _call_row(step: int, order: int, call: FunctionCall) -> dict[str, Any]:
@@ -699,24 +425,3 @@ def _call_row(step: int, order: int, call: FunctionCall) -> dict[str, Any]:
         "source": call.source,
         "code": call.code,
     }
-
-
-def _check_uncompiled(models: Mapping[str, nn.Module]) -> None:
-    """Say what is not seen of a model that was compiled before it is watched."""
-    warnings.filterwarnings("ignore", message=r"Using `torch\.compile\(module\)` when there are")
-    if any(is_compiled(model) for model in models.values()):
-        tell(
-            "The model was compiled before it was watched: what has been compiled already shows no "
-            "activations; call backlight.watch(model, optimizer) first, then torch.compile(model)."
-        )
-
-
-def _check_unwatched(models: Mapping[str, nn.Module]) -> None:
-    """One model, one run: a second one would record everything twice."""
-    own = [module for model in models.values() for module in model.modules()]
-    for run in list(_live_runs):
-        if not run._is_finished and any(run._names.has(module) for module in own):
-            raise BacklightError(
-                f"This model is watched already, by the run {str(run.path)!r}: "
-                "finish() that run first."
-            )

@@ -1,8 +1,12 @@
-"""Which samples of a batch have their raw values kept: what `backlight.watch(samples=)` takes."""
+"""Which samples of a batch have their raw values kept, and of them which neurons.
+
+It is what `backlight.watch(samples=, neurons=)` takes.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Sequence, Set
+import re
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from operator import index
 from typing import Any, Literal
@@ -55,10 +59,10 @@ def positions(places: Iterable[int]) -> SampleSelection:
     >>> positions([0, 5]).choose(batch_size=4, known=())
     [0]
     """
-    unique = tuple(dict.fromkeys(index(place) for place in places))
-    if not unique or min(unique) < 0:
+    unique = _places(places)
+    if not unique:
         raise BacklightError(
-            f"positions() got {list(unique)}: give positions in the batch, counted from 0."
+            f"positions() got {_shown(places)}: give positions in the batch, counted from 0."
         )
     return SampleSelection("positions", len(unique), unique)
 
@@ -90,6 +94,26 @@ def _count(count: int) -> int:
     return count
 
 
+def _places(places: object) -> tuple[int, ...] | None:
+    """Positions, each once; None if they are not whole numbers from 0 on."""
+    if not isinstance(places, Iterable) or isinstance(places, (str, bytes, Mapping)):
+        return None
+    listed = list(places)
+    try:
+        unique = tuple(dict.fromkeys(map(index, listed)))
+    except TypeError:
+        return None
+    if any(isinstance(place, bool) for place in listed):
+        return None
+    return unique if min(unique, default=0) >= 0 else None
+
+
+def _shown(value: object) -> str:
+    """What was given, short and in one line."""
+    text = " ".join(repr(value).split())
+    return text if len(text) <= 80 else f"{text[:79]}…"
+
+
 def _descending(loss: float) -> float:
     return -float("inf") if loss != loss else -loss
 
@@ -118,9 +142,94 @@ def as_selection(samples: object) -> SampleSelection | None:
         return samples
     if isinstance(samples, int):
         return first(samples)
-    if isinstance(samples, (Sequence, Set)) and not isinstance(samples, str):
+    if isinstance(samples, Iterable) and not isinstance(samples, (str, bytes, Mapping)):
         return positions(samples)
     raise BacklightError(
-        f"samples={samples!r} chooses none: give a number, positions, or a rule of "
+        f"samples={_shown(samples)} chooses none: give a number, positions, or a rule of "
         "backlight.samples."
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class NeuronSelection:
+    """Which neurons are kept of each sample; `as_neurons` makes one.
+
+    A neuron is a position in the flattened sample: of activations with one dimension besides the
+    batch, it is the unit's number.
+    """
+
+    most: int = 4096  # this many, evenly spread
+    places: tuple[int, ...] | None = None  # or these
+    by_site: tuple[tuple[str, NeuronSelection], ...] = ()  # the first pattern that is found counts
+
+    def at(self, site_name: str) -> NeuronSelection:
+        """The selection for a site, by its name; that of everyone else, if no pattern is found.
+
+        >>> chosen = as_neurons({"^encoder": [3, 5]})
+        >>> chosen.at("encoder.0:out.0").places, chosen.at("decoder:out.0").most
+        ((3, 5), 4096)
+        """
+        for pattern, selection in self.by_site:
+            if re.search(pattern, site_name):
+                return selection
+        return NeuronSelection() if self.by_site else self
+
+    def columns(self, neurons: int) -> tuple[int, ...] | None:
+        """The chosen ones of that many; None if they are evenly spread."""
+        if self.places is None:
+            return None
+        return tuple(place for place in self.places if place < neurons)
+
+
+def as_neurons(neurons: object) -> NeuronSelection:
+    """What `watch(neurons=…)` was given: at most so many, which ones, or either for some sites.
+
+    Sites are given by regular expressions that are looked for in their names. A tensor that has
+    fewer neurons has fewer of the chosen ones; no neurons are chosen by `{"pattern": []}`.
+
+    >>> as_neurons(None) == as_neurons(4096), as_neurons([7, 0, 7]).places
+    (True, (7, 0))
+    >>> as_neurons({r"attn.*:out": [0, 1], "": 16}).at("mlp:out.0").most
+    16
+    """
+    if neurons is None:
+        return NeuronSelection()
+    if isinstance(neurons, NeuronSelection):
+        return neurons
+    if isinstance(neurons, Mapping) and neurons:
+        pairs = ((_pattern(key), _neurons(value)) for key, value in neurons.items())
+        return NeuronSelection(by_site=tuple(pairs))
+    chosen = _neurons(neurons)
+    if chosen.places == ():
+        raise _no_neurons(neurons)
+    return chosen
+
+
+def _neurons(neurons: object) -> NeuronSelection:
+    if isinstance(neurons, int) and not isinstance(neurons, bool) and neurons > 0:
+        return NeuronSelection(most=neurons)
+    places = _places(neurons)
+    if places is None:
+        raise _no_neurons(neurons)
+    return NeuronSelection(places=places)
+
+
+def _pattern(pattern: object) -> str:
+    try:
+        if isinstance(pattern, str):
+            re.compile(pattern)
+            return pattern
+        why = f"it is a {type(pattern).__name__}"
+    except re.error as error:
+        why = str(error)
+    raise BacklightError(
+        f"neurons has the key {_shown(pattern)}, which is no regular expression ({why}): "
+        "give one that is found in the names of sites."
+    )
+
+
+def _no_neurons(neurons: object) -> BacklightError:
+    return BacklightError(
+        f"neurons={_shown(neurons)} chooses none: give a number, positions counted from 0, or a "
+        "dict from regular expressions of site names to either."
     )

@@ -166,16 +166,20 @@ def make_schedule(every: int | None, budget: float | None, schedule: object | No
         return Every(every)
     if schedule is None:
         return Budget(0.03 if budget is None else budget)
-    if isinstance(schedule, Schedule):
+    if isinstance(schedule, Schedule) and not isinstance(schedule, type):
         return schedule
-    if callable(schedule) or (
+    if (callable(schedule) and not isinstance(schedule, type)) or (
         isinstance(schedule, Collection) and all(isinstance(step, int) for step in schedule)
     ):
         return Chosen(schedule)
     raise BacklightError(
-        f"schedule is a {type(schedule).__name__}: pass a set of steps, a function of the step's "
+        f"schedule is {_kind_of(schedule)}: pass a set of steps, a function of the step's "
         "number, or a backlight.schedule.Schedule."
     )
+
+
+def _kind_of(value: object) -> str:
+    return f"the class {value.__name__}" if isinstance(value, type) else f"a {type(value).__name__}"
 
 
 def _takes_two(function: Callable[..., bool]) -> bool:

@@ -10,13 +10,13 @@ DataType(double)
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from math import frexp
 from typing import Any, Final
 
 import pyarrow as pa
 
-FORMAT_VERSION: Final = (1, 0)
+FORMAT_VERSION: Final = (1, 2)
 """(major, minor). A reader refuses a newer major version and reads every older one."""
 
 RUN_FILE: Final = "run.json"
@@ -93,6 +93,8 @@ STEPS: Final = pa.schema(
         _required("started_at", pa.float64()),  # seconds since the epoch
         _required("duration_secs", pa.float64()),
         _required("recording_secs", pa.float64()),  # the part of the duration that recording took
+        pa.field("loss", pa.float64()),  # that the step's last backward pass started from
+        pa.field("learning_rate", pa.float64()),  # of the first group of the first optimizer
     ]
 )
 
@@ -238,6 +240,65 @@ class RunInfo:
     config: dict[str, Any] = field(default_factory=dict)
     environment: dict[str, Any] = field(default_factory=dict)
     modules: list[dict[str, Any]] = field(default_factory=list)
+    optimizers: list[dict[str, Any]] = field(default_factory=list)
+    anomalies: dict[str, str] = field(default_factory=dict)
     recorder: dict[str, Any] = field(default_factory=dict)
     ended_at: float | None = None
     ended: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """A statistic that speaks for a finding, to be looked at or drawn.
+
+    `site` is a site's name, or "" where it is about the run; `values` are those at `steps`.
+    """
+
+    site: str
+    quantity: str
+    statistic: str
+    steps: tuple[int, ...] = ()
+    values: tuple[float | None, ...] = ()
+    text: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """A fault that was diagnosed: what, where, since when, how sure, and why.
+
+    `because_of` and `explains` name other findings of the same run by their `id`.
+
+    >>> finding = Finding("lr_too_high", "optimizer", 3, 0.9, "The loss rises.", "Lower it.")
+    >>> Finding.from_json(finding.to_json()) == finding
+    True
+    """
+
+    fault: str
+    where: str
+    step: int
+    score: float
+    why: str
+    try_this: str
+    evidence: tuple[Evidence, ...] = ()
+    source: str = ""
+    because_of: str | None = None
+    explains: tuple[str, ...] = ()
+
+    @property
+    def id(self) -> str:
+        """What other findings call this one."""
+        return f"{self.fault}@{self.where}"
+
+    def to_json(self) -> dict[str, Any]:
+        """The finding as plain JSON."""
+        return {"id": self.id, **asdict(self)}
+
+    @classmethod
+    def from_json(cls, told: dict[str, Any]) -> Finding:
+        """The finding that `to_json` wrote; keys that are not known are left out."""
+        evidence = tuple(
+            Evidence(**{**each, "steps": tuple(each["steps"]), "values": tuple(each["values"])})
+            for each in told.get("evidence", ())
+        )
+        known = {key: told[key] for key in cls.__slots__ if key in told}
+        return cls(**{**known, "evidence": evidence, "explains": tuple(told.get("explains", ()))})

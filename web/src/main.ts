@@ -1,15 +1,4 @@
-import { mount } from "svelte";
-import App from "./App.svelte";
-import { HttpConnector } from "./connectors/http";
-import { clock } from "./state/clock.svelte";
-import { selection } from "./state/selection.svelte";
-import { theme } from "./state/theme.svelte";
-import "./app.css";
+import { OverHttp } from "./connectors/overHttp";
+import { start } from "./start";
 
-theme.start();
-clock.start();
-selection.start();
-mount(App, {
-  target: document.getElementById("app")!,
-  props: { connector: new HttpConnector() },
-});
+start(new OverHttp());

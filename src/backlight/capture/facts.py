@@ -19,7 +19,6 @@ class BatchFacts:
     def __init__(self, batch_size: int | None = None) -> None:
         self._batch_size = batch_size
         self._known: dict[tuple[Fact, int | None], Any] = {}
-        self._choices: dict[tuple[int, int], list[int]] = {}
 
     def give(self, fact: Fact, values: Any, iteration: int | None) -> None:
         """Take one number or label for each sample."""
@@ -52,16 +51,13 @@ class BatchFacts:
     def choose(
         self, selection: SampleSelection, size: int, iteration: int, *, may_wait: bool
     ) -> list[int] | None:
-        """The chosen samples, or None if that is not known; once chosen, it stays so."""
-        key = (size, iteration)
-        if key not in self._choices:
-            known: list[Any] | None = []
-            if selection.needs is not None:
-                known = self.get(selection.needs, iteration, may_wait=may_wait)
-            if known is None or (selection.needs is not None and len(known) != size):
-                return None
-            self._choices[key] = selection.choose(size, known)
-        return self._choices[key]
+        """The chosen samples, or None if that is not known."""
+        if selection.needs is None:
+            return selection.choose(size, ())
+        known = self.get(selection.needs, iteration, may_wait=may_wait)
+        if known is None or len(known) != size:
+            return None
+        return selection.choose(size, known)
 
 
 def _listed(fact: Fact, values: Any) -> Any:

@@ -12,24 +12,35 @@ from __future__ import annotations
 import sys
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from threading import get_ident
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Final, Protocol
 
 import torch
 from torch import nn
-from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
+from torch.nn.modules.module import (
+    _global_forward_hooks_with_kwargs,
+    register_module_forward_hook,
+    register_module_forward_pre_hook,
+)
 
 from backlight.capture.names import ModelNames, is_compiled, unwrap
 from backlight.capture.trees import inputs_in, outputs_in
 
+MOST_CALLS: Final = 512
+"""How many calls of a module are told apart in an iteration. Forward passes that no optimizer ends,
+such as an evaluation with gradients enabled, would otherwise gather for ever."""
 
-class Call(NamedTuple):
-    """One call of a module."""
+
+@dataclass(slots=True, eq=False)
+class Call:
+    """One call of a module; the same in every step, so that what is known of it stays."""
 
     module: str
     module_class: str
-    number: int  # 1 for the first call of this module in the iteration; 0 where it is unknown
+    number: int  # 1 for the first call of this module in the iteration; 0 where unknown
     is_recomputed: bool  # run again inside the backward pass, by checkpointing
+    sites: dict[str, int] = field(default_factory=dict)  # by the place of the tensor
 
 
 class ModuleListener(Protocol):
@@ -66,7 +77,8 @@ class ModuleCapture:
         self._handles: list[Any] = []
         self._calls: Counter[str] = Counter()
         self._open: list[tuple[nn.Module, Call]] = []
-        self._takes_keywords: set[str] = set()
+        self._known: dict[tuple[str, str, int, bool], Call] = {}
+        self._takes_keywords: dict[str, bool] = {}
         self._is_listening = self._is_settled = False
         self._thread = get_ident()
 
@@ -115,11 +127,13 @@ class ModuleCapture:
         handles, self._handles = self._handles, []
         for handle in handles:
             handle.remove()
+            # Torch clears the hook, and forgets that it took keywords.
+            _global_forward_hooks_with_kwargs.pop(handle.id, None)
 
     def _before_call(self, module: nn.Module, args: Any) -> None:
         try:
             # First, because tracers put their own tensors into the model for a while.
-            if is_symbolic() or get_ident() != self._thread:
+            if get_ident() != self._thread or is_symbolic():
                 return
             found = self.names.find(module)
             if found is None:
@@ -132,7 +146,10 @@ class ModuleCapture:
             call = self._begin(found)
             self._open.append((module, call))
             self._listener.on_enter(call)
-            keywords = _keywords_of_caller() if call.module in self._takes_keywords else {}
+            keywords = {}
+            if not self._is_settled and self._takes_keywords.get(call.module, True):
+                keywords = _keywords_of_caller()
+                self._takes_keywords.setdefault(call.module, bool(keywords))
             for place, tensor in inputs_in(args, keywords):
                 self._listener.on_input(call, place, tensor)
         except Exception as error:
@@ -146,9 +163,16 @@ class ModuleCapture:
         if is_in_backward():
             # Of several calls, nothing tells which one is run again.
             number = 1 if self._calls[found[0]] <= 1 else 0
-            return Call(*found, number, is_recomputed=True)
-        self._calls[found[0]] += 1
-        return Call(*found, self._calls[found[0]], is_recomputed=False)
+            return self._call(*found, number, True)
+        self._calls[found[0]] = number = self._calls[found[0]] + 1
+        return self._call(*found, number if number <= MOST_CALLS else 0, False)
+
+    def _call(self, module: str, module_class: str, number: int, is_recomputed: bool) -> Call:
+        key = (module, module_class, number, is_recomputed)
+        call = self._known.get(key)
+        if call is None:
+            call = self._known[key] = Call(*key)
+        return call
 
     def _after_call(self, module: nn.Module, args: Any, *rest: Any) -> None:
         # After an exception torch leaves the keywords out, and there is no output.
@@ -157,7 +181,7 @@ class ModuleCapture:
             call = self._close(module)
             if call is None:
                 return
-            if keywords and call.module not in self._takes_keywords:
+            if keywords and not self._takes_keywords.get(call.module):
                 self._learn_keywords(call, keywords)
             for place, tensor in outputs_in(output):
                 self._listener.on_output(call, place, tensor)
@@ -168,10 +192,12 @@ class ModuleCapture:
     def _learn_keywords(self, call: Call, keywords: Any) -> None:
         """Read keywords after the call, and from now on look them up before it.
 
-        Torch's process-wide hook before a call is not told of them.
+        Torch's process-wide hook before a call is not told of them, and finds them in the frame of
+        its caller; in a compiled model that is another one.
         """
+        if not self._is_settled:
+            self._takes_keywords[call.module] = True
         for place, tensor in inputs_in((), keywords):
-            self._takes_keywords.add(call.module)
             self._listener.on_input(call, place, tensor)
 
     def _close(self, module: nn.Module) -> Call | None:

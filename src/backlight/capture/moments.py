@@ -1,23 +1,125 @@
-"""The statistics of single samples, by the kernel where it can and by torch elsewhere."""
+"""The statistics of single samples: mean, abs_mean, std and abs_max over the finite values.
+
+Where all of a sample was copied, they are computed from the copies, of many tensors at once.
+Otherwise they are computed when the tensor is seen, by the kernel or by torch.
+"""
 
 from __future__ import annotations
 
-from typing import Any, Final
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 import torch
 
+from backlight.capture.copies import DTYPE_NAMES, to_host
 from backlight.reduce import native
 from backlight.reduce.reducer import Reducer
+from backlight.store.values import STORED_AS
 
 _REDUCED_ROWS: Final = 4096
 """How many rows the reducer holds: each has a sketch, which is not needed here."""
 
+_CHUNK_BYTES: Final = 1 << 17
+"""How much is looked at together: what is computed of it should fit a processor's cache."""
+
 MOMENTS: Final = ("mean", "abs_mean", "std", "abs_max")
+
+CopiedRows: TypeAlias = tuple[bytes, str, int]
+"""Values, one sample after the other; the name of their dtype; how many samples they are."""
+
+
+def copied_moments(copies: Sequence[CopiedRows]) -> list[Any]:
+    """An array for each copy, with one row for each sample, and NaN where there is nothing.
+
+    >>> values = np.array([1.0, 3.0, np.nan, -5.0], np.float32)
+    >>> copied_moments([(values.tobytes(), "float32", 2)])[0].tolist()
+    [[2.0, 2.0, 1.0, 3.0], [-5.0, 5.0, 0.0, 5.0]]
+    """
+    found = [None if data else np.full((rows, len(MOMENTS)), np.nan) for data, _, rows in copies]
+    for places in _chunks(copies):
+        moments, end = _chunk_moments([copies[place] for place in places]), 0
+        for place in places:
+            start, end = end, end + copies[place][2]
+            found[place] = moments[start:end]
+    return found
+
+
+def _chunks(copies: Sequence[CopiedRows]) -> Iterator[list[int]]:
+    """Places of copies that are looked at together: of one dtype, and not too many."""
+    waiting: dict[str, list[int]] = {}
+    sizes: dict[str, int] = {}
+    for place, (data, dtype, _) in enumerate(copies):
+        if data:
+            waiting.setdefault(dtype, []).append(place)
+            sizes[dtype] = sizes.get(dtype, 0) + len(data)
+            if sizes[dtype] >= _CHUNK_BYTES:
+                yield waiting.pop(dtype)
+                del sizes[dtype]
+    yield from waiting.values()
+
+
+def _chunk_moments(copies: Sequence[CopiedRows]) -> Any:
+    dtype = copies[0][1]
+    rows = np.array([rows for _, _, rows in copies])
+    item_bytes = np.dtype(STORED_AS[dtype]).itemsize
+    sizes = np.array([len(data) for data, _, _ in copies]) // item_bytes // rows
+    with np.errstate(all="ignore"):
+        wide = _wide(b"".join([data for data, _, _ in copies]), dtype)
+        return _row_moments(wide, np.repeat(sizes, rows))
+
+
+def _wide(data: bytes, dtype: str) -> Any:
+    """Stored values as float64, a complex number as two."""
+    stored = np.frombuffer(data, STORED_AS[dtype])
+    if dtype == "bfloat16":
+        stored = (stored.astype(np.uint32) << 16).view(np.float32)
+    if dtype.startswith("float8"):
+        return _float8_values(dtype)[stored]
+    return stored.astype(np.float64)
+
+
+@lru_cache
+def _float8_values(dtype: str) -> Any:
+    """What each of the 256 bit patterns means."""
+    bits = torch.arange(256, dtype=torch.uint8)
+    return bits.view(getattr(torch, dtype)).to(torch.float64).numpy()
+
+
+def _row_moments(wide: Any, sizes: Any) -> Any:
+    """The moments of rows that lie one after the other; none is empty."""
+    starts = np.cumsum(sizes) - sizes
+    magnitude = np.abs(wide)
+    abs_max = np.maximum.reduceat(magnitude, starts)
+    if not np.all((abs_max < 2.0**500) & ((abs_max > 2.0**-400) | (abs_max == 0.0))):
+        return _odd_row_moments(wide, sizes)
+    mean = np.add.reduceat(wide, starts) / sizes
+    abs_mean = np.add.reduceat(magnitude, starts) / sizes
+    spread = np.subtract(wide, np.repeat(mean, sizes), out=magnitude)
+    std = np.sqrt(np.add.reduceat(np.square(spread, out=spread), starts) / sizes)
+    return np.stack([mean, abs_mean, std, abs_max], axis=1)
+
+
+def _odd_row_moments(wide: Any, sizes: Any) -> Any:
+    """The same, where some values are not finite, or so extreme that their squares are not."""
+    starts = np.cumsum(sizes) - sizes
+    finite = np.isfinite(wide)
+    kept = np.where(finite, wide, 0.0)
+    count = np.add.reduceat(finite, starts, dtype=np.float64)
+    abs_max = np.maximum.reduceat(np.abs(kept), starts)
+    scale = np.where(abs_max > 2.0**500, 2.0**-540, np.where(abs_max < 2.0**-400, 2.0**540, 1.0))
+    scaled = kept * np.repeat(scale, sizes)
+    mean = np.add.reduceat(scaled, starts) / count
+    abs_mean = np.add.reduceat(np.abs(scaled), starts) / count
+    spread = np.where(finite, scaled - np.repeat(mean, sizes), 0.0)
+    std = np.sqrt(np.add.reduceat(np.square(spread), starts) / count)
+    abs_max[count == 0] = np.nan
+    return np.stack([mean / scale, abs_mean / scale, std / scale, abs_max], axis=1)
 
 
 class Moments:
-    """The mean, abs_mean, std and abs_max of each sample, over its finite values."""
+    """The moments of tensors of which not all is copied, computed when they are seen."""
 
     def __init__(self) -> None:
         self._codes = native.dtype_codes() if native.is_available() else {}
@@ -44,7 +146,9 @@ class Moments:
         others = [found for found in self._found if isinstance(found, torch.Tensor)]
         arrives = iter(to_host(others))
         return [
-            reduced[found] if isinstance(found, slice) else next(arrives).view(dtype_name(found))
+            reduced[found]
+            if isinstance(found, slice)
+            else np.frombuffer(next(arrives), DTYPE_NAMES[found.dtype]).reshape(found.shape)
             for found in self._found
         ]
 
@@ -104,27 +208,3 @@ def _scale(abs_max: torch.Tensor) -> torch.Tensor:
         scale.masked_fill_(abs_max > 2.0**500, 2.0**-540)
         scale.masked_fill_(abs_max < 2.0**-400, 2.0**540)
     return scale
-
-
-def dtype_name(tensor: torch.Tensor) -> str:
-    """The name of a tensor's dtype, without torch's own."""
-    return str(tensor.dtype).removeprefix("torch.")
-
-
-def to_host(tensors: list[torch.Tensor]) -> list[Any]:
-    """The rows of contiguous matrices as arrays of bytes; one copy for each device."""
-    found: dict[int, Any] = {}
-    for device in {tensor.device for tensor in tensors}:
-        places = [place for place, tensor in enumerate(tensors) if tensor.device == device]
-        contents = [tensors[place].view(torch.uint8) for place in places]
-        arrays = [c.numpy() for c in contents] if device.type == "cpu" else _in_one_copy(contents)
-        found.update(zip(places, arrays, strict=True))
-    return [found[place] for place in range(len(tensors))]
-
-
-def _in_one_copy(contents: list[torch.Tensor]) -> list[Any]:
-    host = torch.cat([content.reshape(-1) for content in contents]).cpu()
-    parts = host.split([content.numel() for content in contents])
-    return [
-        part.numpy().reshape(content.shape) for part, content in zip(parts, contents, strict=True)
-    ]

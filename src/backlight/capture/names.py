@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import re
 import weakref
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Final, Literal
 
 import torch
 from torch import nn
 
+_HAS_MODES: Final = re.compile(r"Dropout|DropPath|BatchNorm|StochasticDepth")
 _WRAPPERS = {
     "DistributedDataParallel": "module",
     "DataParallel": "module",
@@ -37,13 +39,40 @@ def is_compiled(model: nn.Module) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class OwnedTensor:
-    """A parameter or a buffer under its first name; where it is tied, `aliases` are the others."""
+    """A parameter or a buffer under its first name; where it is tied, `aliases` are the others.
+
+    It is looked up in its module each time: some of torch's ways to replace a parameter refuse one
+    that has a weak reference.
+    """
 
     module: str
     module_class: str
     place: str
     aliases: tuple[str, ...]
-    tensor: weakref.ref[torch.Tensor]
+    owner: weakref.ref[nn.Module]
+    shelf: Literal["_parameters", "_buffers"]
+    identity: int
+
+    def tensor(self) -> torch.Tensor | None:
+        """The tensor, or None if its module has another one by now, or none."""
+        found = self._find()
+        return found if id(found) == self.identity else None
+
+    def is_replaced(self) -> bool:
+        """Whether the model has another tensor there for good, or none.
+
+        What is no parameter only stands in for one: `torch.func.functional_call` puts it there.
+        """
+        found = self._find()
+        if id(found) == self.identity:
+            return False
+        return found is None or self.shelf == "_buffers" or isinstance(found, nn.Parameter)
+
+    def _find(self) -> torch.Tensor | None:
+        owner = self.owner()
+        shelf = None if owner is None else getattr(owner, self.shelf)
+        # A scripted module's shelf has no get().
+        return shelf[self.place] if shelf is not None and self.place in shelf else None
 
 
 class ModelNames:
@@ -59,8 +88,9 @@ class ModelNames:
 
     def __init__(self, models: Mapping[str, nn.Module]) -> None:
         self._models = {name: weakref.ref(unwrap(model)) for name, model in models.items()}
-        self._found: dict[int, tuple[weakref.ref[nn.Module], str, str]] = {}
+        self._found: dict[int, tuple[weakref.ref[nn.Module], tuple[str, str]]] = {}
         self._is_fresh = False
+        self.generation = 0  # how often the names were read
         self._parameters: list[OwnedTensor] = []
         self._buffers: list[OwnedTensor] = []
         self.scan()
@@ -68,30 +98,32 @@ class ModelNames:
     def scan(self) -> None:
         """Read the names again: modules and tensors may have been added or replaced."""
         self._found = {
-            id(module): (weakref.ref(module), name, type(module).__name__)
+            id(module): (weakref.ref(module), (name, type(module).__name__))
             for name, module in self._named_modules()
         }
-        self._parameters = self._owned("named_parameters")
-        self._buffers = self._owned("named_buffers")
+        self._parameters = self._owned("_parameters")
+        self._buffers = self._owned("_buffers")
         self._is_fresh = True
+        self.generation += 1
 
     def refresh(self) -> None:
         """At the start of a step: read the names again if a tensor that was known is gone."""
         self._is_fresh = False
-        if any(owned.tensor() is None for owned in (*self._parameters, *self._buffers)):
+        if any(owned.is_replaced() for owned in (*self._parameters, *self._buffers)):
             self.scan()
 
     def find(self, module: nn.Module) -> tuple[str, str] | None:
         """A module's name and class, or None if it is no part of the models."""
-        if not self.has(module):
+        entry = self._found.get(id(module))
+        if entry is None or entry[0]() is not module:
             # It may have been added; but once in a step is enough to look.
             if self._is_fresh:
                 return None
             self.scan()
-            if not self.has(module):
+            entry = self._found.get(id(module))
+            if entry is None or entry[0]() is not module:
                 return None
-        _, name, module_class = self._found[id(module)]
-        return name, module_class
+        return entry[1]
 
     def has(self, module: nn.Module) -> bool:
         """Whether a module is part of the models, as far as is known."""
@@ -107,6 +139,14 @@ class ModelNames:
         models = (reference() for reference in self._models.values())
         return any(is_compiled(model) for model in models if model is not None)
 
+    def that_have_modes(self) -> list[tuple[str, weakref.ref[nn.Module]]]:
+        """The modules whose class computes otherwise in evaluation: dropout and batch norm."""
+        return [
+            (name, module)
+            for module, (name, module_class) in self._found.values()
+            if _HAS_MODES.search(module_class)
+        ]
+
     def parameters(self) -> list[OwnedTensor]:
         """Every parameter once, in the models' order, with all its names."""
         return self._parameters
@@ -115,46 +155,90 @@ class ModelNames:
         """Every buffer once, in the models' order."""
         return self._buffers
 
-    def describe(self) -> list[dict[str, Any]]:
-        """The module tree, each module with the size of its own parameters and its `extra_repr`."""
-        return [_description(name, module) for name, module in self._named_modules()]
+    def describe(self, trained: Collection[int] | None = None) -> list[dict[str, Any]]:
+        """The module tree, each module with the size of its own parameters and its `extra_repr`.
 
-    def _named_modules(self) -> Iterator[tuple[str, nn.Module]]:
+        `trained` are the identities of the parameters that optimizers hold; by default all.
+        """
+        return [_description(name, module, trained) for name, module in self._named_modules()]
+
+    def modes(self) -> Modes:
+        """Watches which modules are in evaluation mode."""
+        return Modes(self)
+
+    def _named_modules(self, *, has_duplicates: bool = False) -> Iterator[tuple[str, nn.Module]]:
         for prefix, reference in self._models.items():
             model = reference()
             if model is not None:
-                yield from model.named_modules(prefix=prefix)
+                yield from model.named_modules(prefix=prefix, remove_duplicate=not has_duplicates)
 
-    def _owned(self, method: str) -> list[OwnedTensor]:
-        names: dict[int, list[str]] = {}
-        tensors: dict[int, torch.Tensor] = {}
-        classes: dict[str, str] = {}
-        for prefix, reference in self._models.items():
-            model = reference()
-            if model is None:
-                continue
-            for name, tensor in getattr(model, method)(prefix=prefix, remove_duplicate=False):
-                names.setdefault(id(tensor), []).append(name)
-                tensors[id(tensor)] = tensor
-        classes = {name: module_class for _, name, module_class in self._found.values()}
-        return [_named(names[key], tensors[key], classes) for key in names]
+    def _owned(self, shelf: Literal["_parameters", "_buffers"]) -> list[OwnedTensor]:
+        """Every tensor on the shelves of the modules, once, by its first name."""
+        found: dict[int, OwnedTensor] = {}
+        for module_name, module in self._named_modules(has_duplicates=True):
+            for place, tensor in getattr(module, shelf).items():
+                if tensor is None:
+                    continue
+                known = found.get(id(tensor))
+                if known is not None:
+                    name = f"{module_name}.{place}" if module_name else place
+                    found[id(tensor)] = replace(known, aliases=(*known.aliases, name))
+                    continue
+                found[id(tensor)] = OwnedTensor(
+                    module_name,
+                    type(module).__name__,
+                    place,
+                    (),
+                    weakref.ref(module),
+                    shelf,
+                    id(tensor),
+                )
+        return list(found.values())
 
 
-def _named(names: list[str], tensor: torch.Tensor, classes: Mapping[str, str]) -> OwnedTensor:
-    module, _, place = names[0].rpartition(".")
-    return OwnedTensor(
-        module, classes.get(module, ""), place, tuple(names[1:]), weakref.ref(tensor)
-    )
+class Modes:
+    """Which modules that behave otherwise in evaluation are in that mode."""
+
+    def __init__(self, names: ModelNames) -> None:
+        self._names = names
+        self._generation = -1
+        self._modules: list[tuple[str, weakref.ref[nn.Module]]] = []
+        self._last: list[str] = []
+
+    def changed(self) -> str | None:
+        """The names of those that are, if they are others than last time; else None."""
+        if self._generation != self._names.generation:
+            self._generation = self._names.generation
+            self._modules = self._names.that_have_modes()
+        now = [name for name, module in self._modules if (m := module()) and not m.training]
+        if now == self._last:
+            return None
+        self._last = now
+        return f"in evaluation mode: {', '.join(now) or 'none'}"
 
 
-def _description(name: str, module: nn.Module) -> dict[str, Any]:
-    own = [p for p in module.parameters(recurse=False) if not nn.parameter.is_lazy(p)]
-    return {
+def _description(name: str, module: nn.Module, trained: Collection[int] | None) -> dict[str, Any]:
+    own = {
+        place: parameter
+        for place, parameter in module._parameters.items()
+        if parameter is not None and not nn.parameter.is_lazy(parameter)
+    }
+    told = {
         "name": name,
         "class": type(module).__name__,
-        "parameters": sum(parameter.numel() for parameter in own),
+        "parameters": sum(parameter.numel() for parameter in own.values()),
         "extra": _extra_repr(module),
     }
+    frozen = [place for place, parameter in own.items() if not parameter.requires_grad]
+    if frozen:
+        told["frozen"] = frozen
+    untrained = [p for p, each in own.items() if trained is not None and id(each) not in trained]
+    if untrained:
+        told["untrained"] = untrained
+    batch_first = getattr(module, "batch_first", None)
+    if isinstance(batch_first, bool):
+        told["batch_first"] = batch_first
+    return told
 
 
 def _extra_repr(module: nn.Module) -> str:

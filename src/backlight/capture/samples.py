@@ -8,71 +8,35 @@ under way as on disk, the largest tensors lose detail first.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
-import numpy as np
 import pyarrow as pa
 import torch
 
+from backlight.capture.copies import Copy, dense, has_values, is_plain, size_of, to_host
 from backlight.capture.facts import BatchFacts
-from backlight.capture.moments import MOMENTS, Moments, dtype_name, to_host
-from backlight.errors import BacklightError
-from backlight.samples import SampleSelection
-from backlight.schema import QUANTITIES, SAMPLES
-from backlight.store.values import STORED_AS, Extent, KeptValues, StepValues, fit
+from backlight.capture.moments import CopiedRows, Moments, copied_moments
+from backlight.capture.plans import ALONE, NeuronGroups, Plan, checked_dim, make_plan
+from backlight.capture.sample_rows import sample_rows
+from backlight.capture.seen import Seen
+from backlight.samples import Fact, NeuronSelection, SampleSelection, as_selection
+from backlight.schema import QUANTITIES
+from backlight.store.values import Extent, KeptValues, StepValues, fit
 
 _HELD_STEPS: Final = 16
 """How many times a step's budget may be held in memory until it is known what is kept."""
 
-
-@dataclass(slots=True)
-class _Seen:
-    """What is held of one tensor until the step ends."""
-
-    site: int
-    quantity: int
-    iteration: int
-    dtype: str
-    shape: tuple[int, ...]
-    batch_dim: int | None
-    batch_size: int
-    samples: list[int] | None  # None until it is known which are kept
-    wanted: Extent  # what would be kept without a budget
-    neuron_step: int = 0
-    values: torch.Tensor | None = None  # one row for each sample, of every neuron_step-th neuron
-    moments: int = -1  # where its samples' moments are; -1 if it has no samples
-    has_all_moments: bool = False  # of every sample, because it was not known which are kept
-
-    @property
-    def key(self) -> tuple[int, int, int]:
-        return self.site, self.quantity, self.iteration
-
-    @property
-    def held_bytes(self) -> int:
-        return 0 if self.values is None else self.values.nbytes
-
-    def decide(self, samples: list[int]) -> None:
-        """Keep these samples and no others."""
-        self.samples = samples
-        self.wanted = replace(self.wanted, samples=len(samples), is_open=False)
-        if self.values is not None:
-            self.values = _picked(self.values, samples).clone() if samples else None
-
-    def cut(self, extent: Extent) -> None:
-        """Keep no more than this."""
-        values, factor = self.values, max(1, extent.neuron_step // self.neuron_step)
-        if extent.samples == 0:
-            self.values = None
-        elif values is not None and (factor > 1 or extent.samples < len(values)):
-            # A copy, because a view would keep all of it in memory.
-            self.values = _contiguous(values[: extent.samples, ::factor])
-            self.neuron_step *= factor
+_MOST_PLANS: Final = 4096
+"""How many plans are remembered: tensors may have another shape in every step."""
 
 
 class ValueKeeper:
     """Keeps values of chosen samples, and one row of the `samples` table for each of them.
+
+    Without a `selection`, samples are kept only where `take` is told which. `neurons` says which
+    neurons are kept of each; if that depends on the site, `site_name` has to give a site's name.
 
     `left_out` counts what the budget or the tensors did not allow: `neurons` and `samples` of
     tensors that are kept, whole `tensors`, and `choices` for want of losses or categories, where
@@ -92,45 +56,60 @@ class ValueKeeper:
 
     def __init__(
         self,
-        selection: SampleSelection,
+        selection: SampleSelection | None,
         *,
+        neurons: NeuronSelection | None = None,
+        site_name: Callable[[int], str] | None = None,
         step_bytes: int = 4 << 20,
         run_bytes: int = 1 << 30,
-        max_neurons: int = 4096,
     ) -> None:
         self.left_out: Counter[str] = Counter()
         self.backwards = [""]  # the names of backward passes that quantities may speak of
         self._selection = selection
         self._step_bytes = step_bytes
         self._run_bytes_left = run_bytes
-        self._max_neurons = max(1, max_neurons)
-        self._neuron_steps: dict[tuple[int, int, int], tuple[int, int]] = {}
+        self._groups = NeuronGroups(neurons or NeuronSelection(), site_name)
+        self._plans: dict[tuple[Any, ...], Plan] = {}
+        self._neuron_steps: dict[tuple[int, int, int], tuple[int, int]] = {}  # of thinned tensors
+        self._fitted: tuple[list[Plan], int, list[Extent]] = [], 0, []
         self._moments = Moments()
         self.drop()
 
-    def begin(self, *, batch_size: int | None = None) -> None:
-        """Start a step. A dimension of another size than `batch_size` is not taken for a batch."""
+    def begin(self, *, batch_size: int | None = None, holds_all: bool = False) -> None:
+        """Start a step. A dimension of another size than `batch_size` is not taken for a batch.
+
+        With `holds_all`, all samples are held until `take` is told which of them to keep.
+        """
         self.drop()
         self._facts = BatchFacts(batch_size)
+        self._holds_all = holds_all
 
     def drop(self) -> None:
         """Forget what was seen since the step began."""
         self._facts = BatchFacts()
-        self._seen: list[_Seen] = []
+        self._holds_all = False
+        self._rule = self._selection
+        self._batches: dict[tuple[int, int], tuple[bool, tuple[int, ...] | None]] = {}
+        self._chosen: dict[tuple[int, int], tuple[int, ...]] = {}
+        self._seen: list[Seen] = []
         self._held_bytes = 0
         self._moments.clear()
 
     def categories(self, labels: Any, *, iteration: int | None = None) -> None:
         """Say to which category each sample belongs, in all of the step or in one iteration."""
-        self._facts.give("categories", labels, iteration)
+        self._learn("categories", labels, iteration)
 
     def data_indices(self, indices: Any, *, iteration: int | None = None) -> None:
         """Say where in the data set each sample is."""
-        self._facts.give("data_indices", indices, iteration)
+        self._learn("data_indices", indices, iteration)
 
     def losses(self, per_sample_losses: Any, *, iteration: int | None = None) -> None:
         """Say which loss each sample has; the means, where a sample has several."""
-        self._facts.give("losses", per_sample_losses, iteration)
+        self._learn("losses", per_sample_losses, iteration)
+
+    def _learn(self, fact: Fact, values: Any, iteration: int | None) -> None:
+        self._facts.give(fact, values, iteration)
+        self._batches.clear()
 
     def observe(
         self,
@@ -141,214 +120,291 @@ class ValueKeeper:
         batch_dim: int | None = 0,
     ) -> None:
         """Copy what may be kept of a tensor, and nothing else; nothing waits for its device."""
-        dim = _checked_dim(tensor, batch_dim)
-        if not _has_values(tensor):
-            self.left_out["tensors"] += 1
+        if self._rule is None and not self._holds_all:
             return
-        with torch.no_grad():
-            whole = _dense(tensor.detach())
-            if dim is not None and not self._facts.is_batch(whole.shape[dim], iteration):
-                dim = None
-            rows = whole.unsqueeze(0) if dim is None else whole.movedim(dim, 0)
-            samples = [0] if dim is None else self._choose(len(rows), iteration, may_wait=False)
-            seen = _Seen(
-                site=site,
-                quantity=quantity,
-                iteration=iteration,
-                dtype=dtype_name(whole),
-                shape=tuple(whole.shape),
-                batch_dim=dim,
-                batch_size=len(rows),
-                samples=samples,
-                wanted=self._wanted(rows, samples),
-            )
-            if seen.wanted.samples:
-                self._keep(seen, rows if samples is None else _picked(rows, samples))
+        is_in_memory = is_plain(tensor)
+        if not is_in_memory:
+            if not has_values(tensor):
+                self.left_out["tensors"] += 1
+                return
+            tensor = dense(tensor)
+        plan = self._plan(tensor, batch_dim, iteration, site)
+        extent, moments = plan.wanted, None
+        if not extent.samples:
+            return
+        if self._neuron_steps:
+            extent = self._thinned(plan, (site, quantity, iteration))
+        if is_in_memory and plan.spans and extent is plan.wanted:
+            values: Copy | None = self._once(plan, plan.read(tensor.data_ptr()))
+        else:
+            values, moments = self._copied(tensor, plan, extent)
+        self._seen.append(Seen(plan, site, quantity, iteration, extent, values, moments))
+        self._held_bytes += 0 if values is None else size_of(values)
+        if self._held_bytes > _HELD_STEPS * self._step_bytes:
+            self._relieve()
 
-    def take(self, step: int) -> tuple[pa.RecordBatch | None, StepValues | None]:
+    def take(
+        self, step: int, *, keep: SampleSelection | Iterable[int] | int | None = None
+    ) -> tuple[pa.RecordBatch | None, StepValues | None]:
         """The step's rows of the `samples` table, and the values to write; None if there are none.
 
-        What the values take on disk is counted as part of the run's budget.
+        `keep` says which samples, if not those that the keeper was made for; of those that are not
+        held nothing is kept. What the values take on disk is counted as part of the run's budget.
+
+        >>> keeper = ValueKeeper(None)
+        >>> keeper.begin(holds_all=True)
+        >>> keeper.observe(torch.tensor([[1.0], [2.0], [3.0]]), site=0, quantity=0)
+        >>> keeper.take(step=0, keep=[2, 0])[1].entries[0].array.tolist()
+        [[3.0], [1.0]]
         """
-        with torch.no_grad():
-            self._decide(is_end=True)
-            self._shrink(min(self._step_bytes, self._run_bytes_left))
-            rows, values = self._rows(step), self._values()
+        if keep is not None:
+            self._rule = _as_rule(keep)
+            self._chosen.clear()
+        rows = values = None
+        if self._rule is not None:
+            self._decide(is_end=True, is_narrower=keep is not None)
+            self._fit_budget(min(self._step_bytes, self._run_bytes_left))
+            self._bring_home()
+            self._complete()
+            rows = sample_rows(step, self._seen, self.backwards)
+            values = self._values()
         self.drop()
         return rows, values
 
-    def _wanted(self, rows: torch.Tensor, samples: list[int] | None) -> Extent:
-        neurons = rows.shape[1:].numel()
-        return Extent(
-            samples=len(rows) if samples is None else len(samples),
-            neurons=neurons,
-            neuron_step=max(1, -(-neurons // self._max_neurons)),
-            item_bytes=rows.element_size(),
-            is_open=samples is None,
-        )
+    def give_back(self, values: StepValues) -> None:
+        """Say that values which were taken are not written: the run's budget has them again."""
+        self._run_bytes_left += values.most_file_bytes
 
-    def _choose(self, size: int, iteration: int, *, may_wait: bool) -> list[int] | None:
-        return self._facts.choose(self._selection, size, iteration, may_wait=may_wait)
+    # -- what is kept of a tensor
 
-    def _keep(self, seen: _Seen, rows: torch.Tensor) -> None:
-        self._seen.append(seen)
-        if seen.batch_dim is not None:
-            seen.moments = self._moments.add(rows)
-            seen.has_all_moments = seen.samples is None
-        if min(self._step_bytes, self._run_bytes_left) < Extent(1, 1, 1, 1).file_bytes:
-            self.left_out["tensors"] += 1
-            return
-        # What a tensor lost in the last step it would lose again: don't copy it.
-        neurons, step = self._neuron_steps.get(seen.key, (0, 0))
-        same = neurons == seen.wanted.neurons
-        seen.neuron_step = max(step if same else 1, seen.wanted.neuron_step)
-        seen.values = _contiguous(rows.unsqueeze(-1).flatten(1)[:, :: seen.neuron_step])
-        self._held_bytes += seen.held_bytes
-        most = _HELD_STEPS * self._step_bytes
-        if self._held_bytes > most:
-            self._decide()
-            self._shrink(most // 2)
+    def _plan(self, tensor: torch.Tensor, batch_dim: int | None, iteration: int, site: int) -> Plan:
+        shape = tensor.shape
+        dim = 0 if batch_dim == 0 and shape else checked_dim(shape, batch_dim)
+        samples: tuple[int, ...] | None = ALONE
+        if dim is not None:
+            batch = (shape[dim], iteration)
+            known = self._batches.get(batch)
+            if known is None:
+                known = self._batches[batch] = self._look_up(*batch)
+            is_batch, samples = known
+            if not is_batch:
+                dim, samples = None, ALONE
+        return self._plan_for(shape, tensor.dtype, dim, samples, self._groups.at(site))
 
-    def _decide(self, *, is_end: bool = False) -> None:
+    def _look_up(self, size: int, iteration: int) -> tuple[bool, tuple[int, ...] | None]:
+        """Whether a dimension of this size is a batch, and which of its samples, if known."""
+        if not self._facts.is_batch(size, iteration):
+            return False, None
+        return True, None if self._holds_all else self._choose(size, iteration, may_wait=False)
+
+    def _plan_for(
+        self,
+        shape: tuple[int, ...],
+        dtype: torch.dtype,
+        dim: int | None,
+        samples: tuple[int, ...] | None,
+        group: int,
+    ) -> Plan:
+        key = (shape, dtype, dim, samples, group)
+        plan = self._plans.get(key)
+        if plan is None:
+            if len(self._plans) >= _MOST_PLANS:
+                self._plans.clear()
+            neurons = self._groups.selections[group]
+            plan = make_plan(tuple(shape), dtype, dim, samples, neurons, group)
+            self._plans[key] = plan
+        return plan
+
+    def _choose(self, size: int, iteration: int, *, may_wait: bool) -> tuple[int, ...] | None:
+        """The chosen samples, or None if that is not known; once chosen, it stays so."""
+        key = (size, iteration)
+        if key not in self._chosen and self._rule is not None:
+            samples = self._facts.choose(self._rule, size, iteration, may_wait=may_wait)
+            if samples is not None:
+                self._chosen[key] = tuple(samples)
+        return self._chosen.get(key)
+
+    def _thinned(self, plan: Plan, key: tuple[int, int, int]) -> Extent:
+        """What a tensor lost in the last step it would lose again: it is not copied."""
+        neurons, step = self._neuron_steps.get(key, (-1, 0))
+        if neurons != plan.wanted.neurons or step <= plan.wanted.neuron_step:
+            return plan.wanted
+        return replace(plan.wanted, neuron_step=step)
+
+    def _once(self, plan: Plan, values: bytes) -> bytes:
+        """The last copy again, if a tensor is seen at several sites, one after the other."""
+        if self._seen:
+            last = self._seen[-1]
+            if last.plan is plan and type(last.values) is bytes and last.values == values:
+                return last.values
+        return values
+
+    def _copied(
+        self, tensor: torch.Tensor, plan: Plan, extent: Extent
+    ) -> tuple[Copy | None, int | None]:
+        """A copy, and where the moments are of that which it does not hold."""
+        rows = plan.rows(tensor)
+        is_partial = plan.batch_dim is not None and not plan.has_all(extent)
+        moments = self._moments.add(rows) if is_partial else None
+        values = None if plan.columns == () else plan.copy(rows, extent.neuron_step)
+        return values, moments
+
+    # -- which samples
+
+    def _decide(self, *, is_end: bool = False, is_narrower: bool = False) -> None:
         """Choose the samples of the tensors of which all are held, where that can be known."""
         for seen in self._seen:
-            if seen.samples is None:
-                samples = self._choose(seen.batch_size, seen.iteration, may_wait=is_end)
+            if seen.plan.batch_dim is not None and (seen.plan.samples is None or is_narrower):
+                size = seen.plan.batch_size
+                samples = self._choose(size, seen.iteration, may_wait=is_end)
                 if samples is None and is_end:
                     samples = self._without_facts(seen)
                 if samples is not None:
-                    seen.decide(samples)
+                    self._settle(seen, samples)
 
-    def _without_facts(self, seen: _Seen) -> list[int]:
-        if not self._facts.is_batch(seen.batch_size, seen.iteration):
+    def _settle(self, seen: Seen, samples: tuple[int, ...]) -> None:
+        plan, places = seen.plan, list(samples)
+        if plan.samples is not None:
+            places = [plan.samples.index(sample) for sample in samples if sample in plan.samples]
+            places.sort(key=lambda place: place >= seen.extent.samples)  # first, if still held
+            self.left_out += Counter(samples=len(samples) - len(places))
+            samples = tuple(plan.samples[place] for place in places)
+        narrower = self._plan_for(plan.shape, plan.dtype, plan.batch_dim, samples, plan.group)
+        seen.decide(narrower, places)
+
+    def _without_facts(self, seen: Seen) -> tuple[int, ...]:
+        size = seen.plan.batch_size
+        if self._rule is None or not self._facts.is_batch(size, seen.iteration):
             self.left_out += Counter(tensors=int(seen.values is not None))
-            return []
+            return ()
         self.left_out["choices"] += 1
-        return list(range(min(self._selection.count, seen.batch_size)))
+        return tuple(range(min(self._rule.count, size)))
+
+    # -- how much of it
+
+    def _relieve(self) -> None:
+        """Hold less: more was seen in a step than may be held until it ends."""
+        if not self._holds_all:
+            self._decide()
+        self._shrink(_HELD_STEPS * self._step_bytes // 2)
+
+    def _fit_budget(self, budget_bytes: int) -> None:
+        wanted_bytes = sum([seen.plan.file_bytes for seen in self._seen if seen.values is not None])
+        if wanted_bytes > budget_bytes or self._neuron_steps:
+            self._shrink(budget_bytes)
 
     def _shrink(self, budget_bytes: int) -> None:
         held = [seen for seen in self._seen if seen.values is not None]
-        extents = fit([seen.wanted for seen in held], budget_bytes)
-        for seen, extent in zip(held, extents, strict=True):
+        pairs = list(zip(held, self._fit([seen.plan for seen in held], budget_bytes), strict=True))
+        self._find_moments([seen for seen, extent in pairs if extent is not seen.extent])
+        for seen, extent in pairs:
             seen.cut(extent)
-            self._neuron_steps[seen.key] = seen.wanted.neurons, extent.neuron_step
-            self.left_out += Counter(tensors=int(seen.values is None))
-        self._held_bytes = sum(seen.held_bytes for seen in self._seen)
+            self._remember(seen, extent)
+        self.left_out += Counter(tensors=sum(seen.values is None for seen in held))
+        self._held_bytes = sum(size_of(seen.values) for seen in held if seen.values is not None)
 
-    def _named(self, quantity: int) -> tuple[str, str]:
-        backward, place = divmod(quantity, len(QUANTITIES))
-        return QUANTITIES[place], self.backwards[backward]
+    def _fit(self, plans: list[Plan], budget_bytes: int) -> list[Extent]:
+        """What fits, which in most steps is the same as in the last one."""
+        if self._fitted[0] != plans or self._fitted[1] != budget_bytes:
+            found = fit([plan.wanted for plan in plans], budget_bytes)
+            self._fitted = plans, budget_bytes, found
+        return self._fitted[2]
 
-    def _indices(self, seen: _Seen, samples: Sequence[int]) -> list[int | None]:
+    def _remember(self, seen: Seen, extent: Extent) -> None:
+        wanted = seen.plan.wanted
+        if extent.samples and extent.neuron_step > wanted.neuron_step:
+            self._neuron_steps[seen.key] = wanted.neurons, extent.neuron_step
+        else:
+            self._neuron_steps.pop(seen.key, None)
+
+    # -- the end of a step
+
+    def _bring_home(self) -> None:
+        """Get the copies that are on a device."""
+        away = [seen for seen in self._seen if isinstance(seen.values, torch.Tensor)]
+        copies = [seen.values for seen in away if seen.values is not None]
+        for seen, copy in zip(away, to_host(copies), strict=True):
+            seen.values = copy
+
+    def _find_moments(self, those: Sequence[Seen]) -> None:
+        """Compute the moments that only the values have as yet."""
+        copies: list[CopiedRows] = []
+        waiting: list[tuple[Seen, int]] = []
+        for seen in those:
+            if seen.moments is None and seen.values is not None and seen.plan.batch_dim is not None:
+                if not isinstance(seen.values, bytes):
+                    seen.moments = self._moments.add(seen.values)
+                    continue
+                # What several sites share is looked at once.
+                if not waiting or not waiting[-1][0].shares_values(seen):
+                    copies.append((seen.values, seen.plan.dtype_name, seen.extent.samples))
+                waiting.append((seen, len(copies) - 1))
+        found = copied_moments(copies)
+        for seen, place in waiting:
+            seen.moments = found[place]
+
+    def _complete(self) -> None:
+        """Get all that is said of the samples."""
+        self._find_moments(self._seen)
+        computed = self._moments.take()
+        indices: dict[tuple[Plan, int], tuple[int | None, ...]] = {}
+        for seen in self._seen:
+            if type(seen.moments) is int:
+                seen.moments = computed[seen.moments]
+            key = (seen.plan, seen.iteration)
+            if key not in indices:
+                indices[key] = self._indices(*key)
+            seen.data_indices = indices[key]
+
+    def _indices(self, plan: Plan, iteration: int) -> tuple[int | None, ...]:
         """Where the samples are in the user's data set; None where that was not said."""
-        known = self._facts.get("data_indices", seen.iteration, may_wait=True)
-        is_known = known is not None and len(known) == seen.batch_size
-        return [known[place] if known and is_known else None for place in samples]
-
-    def _rows(self, step: int) -> pa.RecordBatch | None:
-        moments = self._moments.take()
-        chosen = [(seen, seen.samples) for seen in self._seen if seen.moments >= 0]
-        pairs = [(seen, samples) for seen, samples in chosen if samples]
-        if not pairs:
-            return None
-
-        def column(value: Callable[[_Seen], Any]) -> list[Any]:
-            return [each for seen, samples in pairs for each in [value(seen)] * len(samples)]
-
-        indices = [self._indices(*pair) for pair in pairs]
-        numbers = [
-            moments[seen.moments][samples if seen.has_all_moments else slice(None)]
-            for seen, samples in pairs
-        ]
-        columns = {
-            "step": column(lambda _: step),
-            "iteration": column(lambda seen: seen.iteration),
-            "site": column(lambda seen: seen.site),
-            "quantity": column(lambda seen: self._named(seen.quantity)[0]),
-            "backward": column(lambda seen: self._named(seen.quantity)[1]),
-            "sample": [place for _, samples in pairs for place in samples],
-            "data_index": [each for those in indices for each in those],
-            **dict(zip(MOMENTS, np.concatenate(numbers).T, strict=True)),
-        }
-        arrays = [pa.array(columns[f.name], f.type, from_pandas=True) for f in SAMPLES]
-        return pa.RecordBatch.from_arrays(arrays, schema=SAMPLES)
+        known = self._facts.get("data_indices", iteration, may_wait=True)
+        if known is None or len(known) != plan.batch_size:
+            return (None,) * len(plan.batch_samples)
+        return tuple([known[place] for place in plan.batch_samples])
 
     def _values(self) -> StepValues | None:
         held = [seen for seen in self._seen if seen.values is not None]
-        arrays = to_host([seen.values for seen in held if seen.values is not None])
-        entries = [self._entry(seen, array) for seen, array in zip(held, arrays, strict=True)]
-        return StepValues(tuple(entries)) if entries else None
+        if not held:
+            return None
+        for seen in held:
+            if seen.extent is not seen.plan.wanted:
+                self._count_losses(seen.plan.wanted, seen.extent)
+        file_bytes = sum([seen.file_bytes for seen in held])
+        self._run_bytes_left -= file_bytes
+        return StepValues(tuple([self._entry(seen) for seen in held]), file_bytes)
 
-    def _entry(self, seen: _Seen, content: Any) -> KeptValues:
-        kept = replace(seen.wanted, samples=len(content), neuron_step=seen.neuron_step)
-        self._run_bytes_left -= kept.file_bytes
-        self.left_out += Counter(
-            neurons=seen.wanted.columns - kept.columns, samples=seen.wanted.samples - kept.samples
+    def _count_losses(self, wanted: Extent, kept: Extent) -> None:
+        neurons, samples = wanted.columns - kept.columns, wanted.samples - kept.samples
+        self.left_out += Counter(neurons=neurons, samples=samples)
+
+    def _entry(self, seen: Seen) -> KeptValues:
+        plan, extent = seen.plan, seen.extent
+        samples, indices = plan.batch_samples, seen.data_indices
+        if len(samples) > extent.samples:
+            samples, indices = samples[: extent.samples], indices[: extent.samples]
+        chosen = plan.kept_neurons(extent)
+        backward, quantity = divmod(seen.quantity, len(QUANTITIES))
+        assert isinstance(seen.values, bytes)
+        return KeptValues(  # by position, which takes half as long
+            seen.site,
+            QUANTITIES[quantity],
+            self.backwards[backward],
+            seen.iteration,
+            plan.dtype_name,
+            plan.shape,
+            plan.batch_dim,
+            samples,
+            indices,
+            plan.neurons,
+            extent.neuron_step if chosen is None else 1,
+            plan.array(seen.values, extent),
+            chosen_neurons=chosen,
         )
-        array = _numbers(content, seen.dtype, (kept.samples, kept.columns))
-        samples = [] if seen.batch_dim is None else (seen.samples or [])[: kept.samples]
-        quantity, backward = self._named(seen.quantity)
-        return KeptValues(
-            site=seen.site,
-            quantity=quantity,
-            backward=backward,
-            iteration=seen.iteration,
-            dtype=seen.dtype,
-            shape=seen.shape,
-            batch_dim=seen.batch_dim,
-            samples=tuple(samples),
-            data_indices=tuple(self._indices(seen, samples)),
-            neurons=kept.neurons,
-            neuron_step=kept.neuron_step,
-            array=array[0] if seen.batch_dim is None else array,
-        )
 
 
-def _checked_dim(tensor: torch.Tensor, batch_dim: int | None) -> int | None:
-    """The batch dimension, counted from the front; a single number has none."""
-    dims = tensor.dim()
-    if batch_dim is None or (dims == 0 and batch_dim in (0, -1)):
-        return None
-    if not -dims <= batch_dim < dims:
-        raise BacklightError(
-            f"batch_dim is {batch_dim} for a tensor of shape {list(tensor.shape)}: "
-            "give the dimension that counts samples, or None if there is none."
-        )
-    return batch_dim % dims
-
-
-def _has_values(tensor: torch.Tensor) -> bool:
-    """Whether the tensor's values can be copied and stored."""
-    is_known = tensor.is_quantized or dtype_name(tensor) in STORED_AS
-    return is_known and not tensor.is_nested and not tensor.is_meta
-
-
-def _dense(tensor: torch.Tensor) -> torch.Tensor:
-    """The same values with nothing between them and their bytes."""
-    if tensor.is_quantized:
-        tensor = tensor.dequantize()
-    if tensor.layout is not torch.strided:
-        tensor = tensor.to_dense()
-    return tensor.resolve_conj().resolve_neg()
-
-
-def _picked(rows: torch.Tensor, samples: list[int]) -> torch.Tensor:
-    """These rows: a view where they follow each other, else a copy, without an index tensor.
-
-    An index tensor would have to be sent to the device, and that waits for it.
-    """
-    if samples == list(range(samples[0], samples[0] + len(samples))):
-        return rows.narrow(0, samples[0], len(samples))
-    return torch.stack([rows[sample] for sample in samples])
-
-
-def _contiguous(values: torch.Tensor) -> torch.Tensor:
-    """A copy that holds these values and no others."""
-    return values.clone(memory_format=torch.contiguous_format)
-
-
-def _numbers(content: Any, dtype: str, shape: tuple[int, int]) -> Any:
-    """Bytes as the NumPy array that `KeptValues` wants for a dtype."""
-    if dtype == "complex32":
-        return content.view(np.float16).reshape(*shape, 2)
-    return content.view(dtype if dtype.startswith("complex") else STORED_AS[dtype])
+def _as_rule(keep: object) -> SampleSelection | None:
+    """Which samples are kept; unlike those to watch, they may turn out to be none."""
+    if isinstance(keep, Iterable) and not isinstance(keep, (str, bytes, Mapping)):
+        keep = tuple(keep)
+    return SampleSelection("positions", 0) if keep == () else as_selection(keep)

@@ -53,6 +53,11 @@ def _tests(
         return []
     if isinstance(patterns, str) or callable(patterns):
         patterns = [patterns]
+    if not isinstance(patterns, Iterable):
+        raise BacklightError(
+            f"{option}={patterns!r} chooses no sites: pass a regular expression, a function of "
+            "the site, or several of them."
+        )
     return [_test(option, pattern) for pattern in patterns]
 
 
@@ -72,10 +77,14 @@ def _test(option: str, pattern: Pattern) -> Callable[[Site], bool]:
 def _known_classes(classes: Collection[str] | None) -> frozenset[str]:
     if classes is None:
         return frozenset(TENSOR_CLASSES)
+    if not isinstance(classes, Collection):
+        raise BacklightError(
+            f"classes={classes!r} is no set: use a set of {', '.join(TENSOR_CLASSES)}."
+        )
     unknown = set(classes) - set(TENSOR_CLASSES) if not isinstance(classes, str) else {classes}
     if unknown:
         raise BacklightError(
-            f"classes has {', '.join(map(repr, sorted(unknown)))}: "
+            f"classes has {', '.join(map(repr, sorted(unknown, key=str)))}: "
             f"use a set of {', '.join(TENSOR_CLASSES)}."
         )
     return frozenset(classes)

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, replace
+from dataclasses import fields, replace
 from typing import Any
 
 from backlight.capture.select import Selection
+from backlight.errors import BacklightError
 from backlight.schema import Site
 
 ROOT = "(model)"
 """How the root module, whose qualified name is empty, is called in the name of a site."""
+
+_COLUMNS = [each.name for each in fields(Site)]
 
 LEFT_OUT = -1
 """The number of a site that the user's selection leaves out."""
@@ -31,13 +34,24 @@ class SiteBook:
     def __init__(
         self, selection: Selection | None = None, known: Iterable[Mapping[str, Any]] = ()
     ) -> None:
+        known = list(known)
         self._selection = selection or Selection()
+        self._names: dict[int, str] = {row["site"]: row["name"] for row in known}
+        self._by_name: dict[str, int] = {name: site for site, name in self._names.items()}
         self._numbers: dict[tuple[str, str, int], int] = {_key(row): row["site"] for row in known}
         self._count = max(self._numbers.values(), default=-1) + 1
         self._new: list[Site] = []
 
     def __len__(self) -> int:
         return self._count
+
+    def name_of(self, site: int) -> str:
+        """The name of a site, by its number."""
+        return self._names[site]
+
+    def number_of(self, name: str) -> int | None:
+        """The number of a site, by its name; None if there is none of that name."""
+        return self._by_name.get(name)
 
     def has_class(self, tensor_class: str) -> bool:
         """Whether any site of this tensor class can be recorded."""
@@ -82,6 +96,11 @@ class SiteBook:
         number = self._numbers.get(key)
         if number is None:
             full = f"{module}:{name}" if module else name
+            taken = self._by_name.get(full)
+            if taken is not None:
+                raise BacklightError(
+                    f"A tensor is named {full!r}, as another site is: choose another name."
+                )
             site = Site(0, full, "tensor", module, "", name, node=node, role=role, kind=kind)
             number = self._add(key, replace(site, first_step=step))
         return number
@@ -89,14 +108,20 @@ class SiteBook:
     def take_new(self) -> list[dict[str, Any]]:
         """The sites that were added since the last call, as rows of the `sites` table."""
         new, self._new = self._new, []
-        return [{**asdict(site), "aliases": list(site.aliases)} for site in new]
+        return [
+            {name: getattr(site, name) for name in _COLUMNS} | {"aliases": list(site.aliases)}
+            for site in new
+        ]
 
     def _add(self, key: tuple[str, str, int], site: Site) -> int:
         site = replace(site, site=self._count)
         if not self._selection.has(site):
             self._numbers[key] = LEFT_OUT
             return LEFT_OUT
-        self._numbers[key] = self._count
+        while site.name in self._by_name:  # a tensor that the user named came first
+            site = replace(site, name=f"{site.name}'")
+        self._numbers[key] = self._by_name[site.name] = self._count
+        self._names[site.site] = site.name
         self._count += 1
         self._new.append(site)
         return site.site

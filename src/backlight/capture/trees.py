@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import fields, is_dataclass
 
 import torch
@@ -10,7 +10,7 @@ import torch
 _DEEPEST = 16
 
 
-def outputs_in(value: object) -> Iterator[tuple[str, torch.Tensor]]:
+def outputs_in(value: object) -> Iterable[tuple[str, torch.Tensor]]:
     """Every tensor in what a module returns, with its place.
 
     A single tensor is item 0, so that a module that returns one tensor and one that returns a
@@ -23,20 +23,27 @@ def outputs_in(value: object) -> Iterator[tuple[str, torch.Tensor]]:
     ['out.0']
     """
     if isinstance(value, torch.Tensor):
-        yield "out.0", value
-    else:
-        yield from _walk(value, "out")
+        return (("out.0", value),)
+    return _walk(value, "out")
 
 
 def inputs_in(
     args: tuple[object, ...], keywords: Mapping[str, object]
-) -> Iterator[tuple[str, torch.Tensor]]:
+) -> Iterable[tuple[str, torch.Tensor]]:
     """Every tensor in the arguments of a call, with its place.
 
     >>> x = torch.ones(1)
     >>> [place for place, _ in inputs_in((x, None, [x]), {"mask": x})]
     ['in.0', 'in.2.0', 'in.mask']
     """
+    if len(args) == 1 and not keywords and isinstance(args[0], torch.Tensor):
+        return (("in.0", args[0]),)  # most calls are such
+    return _inputs(args, keywords)
+
+
+def _inputs(
+    args: tuple[object, ...], keywords: Mapping[str, object]
+) -> Iterator[tuple[str, torch.Tensor]]:
     for number, value in enumerate(args):
         yield from _walk(value, f"in.{number}")
     for name, value in keywords.items():

@@ -12,7 +12,8 @@ from torch.nn.functional import binary_cross_entropy
 import backlight
 from backlight.demo.network import SumSigns
 from backlight.demo.task import TEST_LENGTHS, TRAINING_LENGTHS, make_batch
-from backlight.recorder import Run
+from backlight.run import Run
+from backlight.samples import highest_loss
 from backlight.schedule import PerKind
 
 STEPS = 1500
@@ -55,6 +56,7 @@ def _train(variant: str, root: Path, steps: int, progress: Progress) -> Path:
         root=root,
         config=config,
         schedule=PerKind(gap=50),
+        samples=highest_loss(2),
     ) as run:
         run.note(_VARIANTS[variant])
         loss = torch.tensor(0.0)
@@ -92,6 +94,7 @@ def _loss(
             _name_sums(sums, run)
     run.tensor("targets", targets, kind="target")
     losses = binary_cross_entropy(answer, targets, reduction="none").mean(dim=1)
+    run.batch(losses=losses)
     run.tensor("loss per sample", losses, kind="helper")
     return run.tensor("loss", losses.mean(), kind="loss", batch_dim=None)
 

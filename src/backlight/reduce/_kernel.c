@@ -9,6 +9,7 @@
  *     _kernel_jobs.h     many tensors on many threads
  *     _kernel_torch.h    where torch's tensors lie
  *     _kernel_arrow.h    rows as an Arrow array
+ *     _kernel_xla.h      rows of buffers inside of a compiled JAX program
  */
 #define PY_SSIZE_T_CLEAN
 #ifndef Py_LIMITED_API
@@ -19,6 +20,7 @@
 #include "_kernel_arrow.h"
 #include "_kernel_jobs.h"
 #include "_kernel_torch.h"
+#include "_kernel_xla.h"
 
 typedef struct {
     PyObject_HEAD
@@ -112,19 +114,35 @@ static int read_job(Job *job, PyObject *tensor, PyObject *site, PyObject *quanti
     job->row.site = (int32_t)PyLong_AsLong(site);
     job->row.quantity = (int16_t)PyLong_AsLong(quantity);
     job->unit_dim = -1;
+    job->copy = NULL;
     job->units.flags = NULL;
     return PyErr_Occurred() ? HAS_ERROR : READ;
 }
 
+static int is_alike(const Tensor *a, const Tensor *b) {
+    return a->dtype == b->dtype && a->dims == b->dims && !memcmp(a->shape, b->shape, (size_t)a->dims * 8) &&
+           !memcmp(a->stride, b->stride, (size_t)a->dims * 8);
+}
+
 /* Takes another tensor of the same layout away from the job's. */
 static int read_minus(Job *job, PyObject *tensor) {
-    Tensor other, *t = &job->tensor;
+    Tensor other;
     int found = read_tensor(tensor, &other);
     if (found != READ) return found;
-    if (t->dtype > BFLOAT16 || t->dtype != other.dtype || t->dims != other.dims ||
-        memcmp(t->shape, other.shape, (size_t)t->dims * 8) || memcmp(t->stride, other.stride, (size_t)t->dims * 8))
-        return NOT_READABLE;
-    t->minus = other.data;
+    if (job->tensor.dtype > BFLOAT16 || !is_alike(&job->tensor, &other)) return NOT_READABLE;
+    job->tensor.minus = other.data;
+    return READ;
+}
+
+/* The elements are copied to another tensor of the same layout, which has no gaps. */
+static int read_copy(Job *job, PyObject *tensor) {
+    Tensor other, dense = job->tensor;
+    int found = read_tensor(tensor, &other);
+    if (found != READ) return found;
+    order_dims(&dense);
+    join_dims(&dense);
+    if (!dense.is_dense || !is_alike(&job->tensor, &other)) return NOT_READABLE;
+    job->copy = (char *)other.data;
     return READ;
 }
 
@@ -146,16 +164,17 @@ static PyObject *table_observe(PyObject *self, PyObject *const *arguments, Py_ss
     return found == HAS_ERROR ? NULL : PyLong_FromLongLong(found == READ ? ((Table *)self)->rows.length - 1 : -1);
 }
 
-/* One of the items (tensor, site, quantity) or (new, site, quantity, old). */
+/* One of the items (tensor, site, quantity), (new, site, quantity, old), (tensor, site, quantity, None, copy). */
 static int read_item(Job *job, PyObject *item, int32_t order, int32_t iteration) {
     Py_ssize_t size = PyTuple_Check(item) ? PyTuple_Size(item) : -1;
-    if (size != 3 && size != 4) {
-        PyErr_SetString(PyExc_TypeError, "an item must be a tuple: tensor, site, quantity, and for a difference old");
+    if (size < 3 || size > 5) {
+        PyErr_SetString(PyExc_TypeError, "an item must be a tuple: tensor, site, quantity, and perhaps old, copy");
         return HAS_ERROR;
     }
     int found = read_job(job, PyTuple_GetItem(item, 0), PyTuple_GetItem(item, 1), PyTuple_GetItem(item, 2), order,
                          iteration);
-    return found == READ && size == 4 ? read_minus(job, PyTuple_GetItem(item, 3)) : found;
+    if (found == READ && size > 3 && PyTuple_GetItem(item, 3) != Py_None) found = read_minus(job, PyTuple_GetItem(item, 3));
+    return found == READ && size > 4 ? read_copy(job, PyTuple_GetItem(item, 4)) : found;
 }
 
 static int note_left(PyObject *left, Py_ssize_t place) {
@@ -309,8 +328,58 @@ static int fill_module(PyObject *module) {
     return add_to(module, "DTYPES", dtype_names()) || add_to(module, "COLUMNS", column_names()) ? -1 : 0;
 }
 
+/* ---------------------------------------------------------------- has a tensor changed? */
+
+enum { LINE = 64, LANES = LINE / 8, FEW_PAGES = 1 << 14, QUICK_STRIDE = LINE * 64 };
+
+/* Sums, and sums of sums, so that the order counts too. */
+typedef struct {
+    uint64_t sums[LANES], orders[LANES];
+} Digest;
+
+CLONES static void digest_lines(Digest *d, const char *bytes, size_t size, size_t stride) {
+    for (size_t at = 0; at + LINE <= size; at += stride) {
+        uint64_t words[LANES];
+        memcpy(words, bytes + at, LINE);
+        for (int i = 0; i < LANES; i++) {
+            d->sums[i] += words[i];
+            d->orders[i] += d->sums[i];
+        }
+    }
+}
+
+/* A number of where a tensor lies and of its bytes, or 0 where it has gaps. */
+static uint64_t fingerprint_of(Tensor *t, int is_quick) {
+    order_dims(t);
+    join_dims(t);
+    size_t size = (size_t)t->count * (size_t)DTYPE_BYTES[t->dtype], rest = size % LINE;
+    if (!t->is_dense || size == 0) return 0;
+    Digest d = {{0}, {0}};
+    char last[LINE] = {0};
+    digest_lines(&d, t->data, size, is_quick && size > FEW_PAGES ? QUICK_STRIDE : LINE);
+    memcpy(last, (const char *)t->data + size - rest, rest);
+    digest_lines(&d, last, LINE, LINE);
+    uint64_t hash = (uint64_t)(uintptr_t)t->data ^ (uint64_t)size;
+    for (int i = 0; i < LANES; i++) {
+        hash = (hash ^ d.sums[i]) * 0x9e3779b97f4a7c15;
+        hash = ((hash ^ (hash >> 29)) ^ d.orders[i]) * 0xbf58476d1ce4e5b9;
+    }
+    return hash | 1;
+}
+
+static PyObject *fingerprint(PyObject *module, PyObject *const *arguments, Py_ssize_t given) {
+    (void)module;
+    if (check_given(given, 2, "fingerprint takes tensor, is_quick")) return NULL;
+    Tensor t;
+    int found = read_tensor(arguments[0], &t);
+    if (found == HAS_ERROR) return NULL;
+    return PyLong_FromUnsignedLongLong(found == READ ? fingerprint_of(&t, arguments[1] == Py_True) : 0);
+}
+
 static PyMethodDef module_methods[] = {
+    {"fingerprint", METHOD(fingerprint), METH_FASTCALL, "A number that changes when a tensor does, or 0 where none can be told."},
     {"connect", connect, METH_VARARGS, "Say where torch's classes and functions are."},
+    {"xla_handler", xla_handler, METH_NOARGS, "What XLA calls for the row of a buffer, as a capsule."},
     {NULL, NULL, 0, NULL},
 };
 static PyModuleDef_Slot module_slots[] = {{Py_mod_exec, fill_module}, {0, NULL}};

@@ -8,11 +8,16 @@ def connect(
     tensor: type,
     parameter: type,
     is_neg: Callable[[Any], bool],
+    storage_of: Callable[[Any], Any],
+    first_byte: Callable[[Any], int],
+    size: Callable[[Any], int],
     thread_count: Callable[[], int],
     dtypes: Mapping[Any, int],
     exchange: object | None,
     /,
 ) -> None: ...
+def fingerprint(tensor: Any, is_quick: bool, /) -> int: ...
+def xla_handler() -> object: ...
 
 class Table:
     def observe(

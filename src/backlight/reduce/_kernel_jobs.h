@@ -14,7 +14,7 @@
 #include "_kernel_pairs.h"
 #include "_kernel_units.h"
 
-enum { CHUNK = 1 << 15, LONG = CHUNK, FEW = 8, MAX_WORKERS = 64 };
+enum { CHUNK = 1 << 14, LONG = 1 << 15, FEW = 8, MAX_WORKERS = 64 };
 
 typedef struct {
     int64_t count, zeros, nans, infs;
@@ -43,6 +43,7 @@ typedef struct {
     Tensor tensor;  /* as it was given */
     Tensor ordered; /* the same elements in the order of memory */
     int unit_dim;
+    char *copy; /* where the elements go too, in the order of memory, or NULL */
     Units units;
     Row row;
     Part *parts;
@@ -56,6 +57,12 @@ static int64_t chunk_end(const Tensor *t, int64_t chunk) {
     return (chunk + 1) * CHUNK < t->count ? (chunk + 1) * CHUNK : t->count;
 }
 
+/* While they are in the cache. */
+static void keep_block(const Job *job, int64_t at, int n) {
+    int64_t size = DTYPE_BYTES[job->tensor.dtype];
+    memcpy(job->copy + at * size, (const char *)job->ordered.data + at * size, (size_t)(n * size));
+}
+
 static void do_narrow(const Job *job, int64_t chunk, Part *part) {
     const Tensor *t = &job->ordered;
     float room[BLOCK];
@@ -63,6 +70,7 @@ static void do_narrow(const Job *job, int64_t chunk, Part *part) {
     for (int64_t at = start; at < end; at += BLOCK) {
         int n = at_most(end - at, BLOCK);
         block32(elements(t, at, n, room), n, &part->moments, &sketch32);
+        if (job->copy) keep_block(job, at, n);
     }
     for (int64_t at = start; sketch32.range.has_subnormal && at < end; at += BLOCK) {
         int n = at_most(end - at, BLOCK);
@@ -77,6 +85,7 @@ static void do_wide(const Job *job, int64_t chunk, Part *part) {
     for (int64_t at = start; at < end; at += BLOCK) {
         int n = at_most(end - at, BLOCK);
         block64(elements(t, at, n, room), n, &part->moments, &sketch64);
+        if (job->copy) keep_block(job, at, n);
     }
     for (int64_t at = start; sketch64.range.has_subnormal && at < end; at += BLOCK) {
         int n = at_most(end - at, BLOCK);

@@ -60,7 +60,7 @@ static int dtype_of(DLDataType type) {
 
 static struct {
     PyObject *tensor, *parameter; /* the classes whose elements lie where data_ptr says */
-    PyObject *is_neg, *thread_count, *dtypes;
+    PyObject *is_neg, *storage_of, *first_byte, *size, *thread_count, *dtypes;
     int (*describe)(void *, DLTensor *);
 } torch;
 
@@ -125,6 +125,27 @@ static int read_attributes(PyObject *tensor, Tensor *t) {
     return found;
 }
 
+/* An unsigned number that a method without arguments answers with. */
+static int ask(PyObject *method, PyObject *object, uint64_t *answer) {
+    PyObject *number = PyObject_CallFunctionObjArgs(method, object, NULL);
+    if (number == NULL) return HAS_ERROR;
+    *answer = PyLong_AsUnsignedLongLong(number);
+    Py_DECREF(number);
+    return PyErr_Occurred() ? HAS_ERROR : READ;
+}
+
+/* Sharding and offloading free the elements, or some of them, and keep the tensor. */
+static int check_memory(PyObject *tensor, const Tensor *t) {
+    PyObject *storage = PyObject_CallFunctionObjArgs(torch.storage_of, tensor, NULL);
+    if (storage == NULL) return HAS_ERROR;
+    uint64_t first = 0, size = 0, last = (uint64_t)(uintptr_t)t->data;
+    int found = ask(torch.first_byte, storage, &first) || ask(torch.size, storage, &size) ? HAS_ERROR : READ;
+    Py_DECREF(storage);
+    for (int d = 0; d < t->dims; d++) last += (uint64_t)((t->shape[d] - 1) * t->stride[d] * DTYPE_BYTES[t->dtype]);
+    if (found == READ && (!first || last + (uint64_t)DTYPE_BYTES[t->dtype] > first + size)) found = NOT_READABLE;
+    return found;
+}
+
 /* Where a tensor's elements lie, if they can be read there as they are. */
 static int read_tensor(PyObject *tensor, Tensor *t) {
     PyObject *type = (PyObject *)Py_TYPE(tensor);
@@ -136,7 +157,7 @@ static int read_tensor(PyObject *tensor, Tensor *t) {
     t->is_dense = 0;
     t->count = 1;
     for (int d = 0; d < t->dims; d++) t->count *= t->shape[d];
-    return t->data == NULL && t->count ? NOT_READABLE : READ;
+    return t->count ? check_memory(tensor, t) : READ;
 }
 
 /* How many threads torch would use now; -1 with an exception set. */
@@ -151,8 +172,12 @@ static int torch_threads(void) {
 /* Called once, with torch's classes and functions, and the capsule of its exchange API or None. */
 static PyObject *connect(PyObject *module, PyObject *arguments) {
     (void)module;
-    PyObject *tensor, *parameter, *is_neg, *thread_count, *dtypes, *capsule;
-    if (!PyArg_ParseTuple(arguments, "OOOOOO", &tensor, &parameter, &is_neg, &thread_count, &dtypes, &capsule))
+    enum { KEPT = 8 };
+    PyObject *given[KEPT], *capsule;
+    PyObject **kept[KEPT] = {&torch.tensor, &torch.parameter, &torch.is_neg, &torch.storage_of,
+                             &torch.first_byte, &torch.size, &torch.thread_count, &torch.dtypes};
+    if (!PyArg_ParseTuple(arguments, "OOOOOOOOO", &given[0], &given[1], &given[2], &given[3], &given[4], &given[5],
+                          &given[6], &given[7], &capsule))
         return NULL;
     torch.describe = NULL;
     if (capsule != Py_None) {
@@ -160,9 +185,7 @@ static PyObject *connect(PyObject *module, PyObject *arguments) {
         if (api == NULL) return NULL;
         if (api->major == DL_MAJOR) torch.describe = api->dltensor_from_py_object;
     }
-    PyObject **kept[] = {&torch.tensor, &torch.parameter, &torch.is_neg, &torch.thread_count, &torch.dtypes};
-    PyObject *given[] = {tensor, parameter, is_neg, thread_count, dtypes};
-    for (int i = 0; i < 5; i++) {
+    for (int i = 0; i < KEPT; i++) {
         Py_INCREF(given[i]);
         Py_XDECREF(*kept[i]);
         *kept[i] = given[i];

@@ -11,7 +11,7 @@
 
 #include "_kernel_sketch.h"
 
-enum { TILE = 256, PANEL = 4 };
+enum { TILE = 256, PANEL = 4, CACHED = 16 };
 enum { NOT_DEAD = 1, NOT_CONSTANT = 2 };
 
 typedef struct {
@@ -72,23 +72,19 @@ CLONES static void see_plain(const float *x, int64_t stride, int64_t samples, in
 static void (*see_samples)(const float *, int64_t, int64_t, int, Tile32 *, Look *, Sketch32 *) = see_plain;
 
 #ifdef HAS_AVX2
-/* Eight positions of some samples: the sums stay in registers meanwhile. */
-AVX2 INLINE void see_eight_of(const float *x, int64_t stride, int samples, Tile32 *tile, int i, Lanes32 *lanes,
-                              Sketch32 *sketch) {
+/* Sums eight positions over some samples; the sums stay in registers meanwhile. */
+AVX2 INLINE void add_eight(const float *x, int64_t stride, int64_t samples, Tile32 *tile, int i) {
     const __m256d first_a = _mm256_cvtps_pd(_mm_loadu_ps(tile->first + i));
     const __m256d first_b = _mm256_cvtps_pd(_mm_loadu_ps(tile->first + i + 4));
     __m256d sum_a = _mm256_loadu_pd(tile->sum + i), sum_b = _mm256_loadu_pd(tile->sum + i + 4);
     __m256d square_a = _mm256_loadu_pd(tile->square + i), square_b = _mm256_loadu_pd(tile->square + i + 4);
-    for (int s = 0; s < samples; s++, x += stride) {
-        __m256d a = _mm256_cvtps_pd(_mm_loadu_ps(x)), b = _mm256_cvtps_pd(_mm_loadu_ps(x + 4));
-        see_eight(lanes, _mm256_loadu_ps(x), a, b);
-        a = _mm256_sub_pd(a, first_a);
-        b = _mm256_sub_pd(b, first_b);
+    for (int64_t s = 0; s < samples; s++, x += stride) {
+        __m256d a = _mm256_sub_pd(_mm256_cvtps_pd(_mm_loadu_ps(x)), first_a);
+        __m256d b = _mm256_sub_pd(_mm256_cvtps_pd(_mm_loadu_ps(x + 4)), first_b);
         sum_a = _mm256_add_pd(sum_a, a);
         sum_b = _mm256_add_pd(sum_b, b);
         square_a = _mm256_fmadd_pd(a, a, square_a);
         square_b = _mm256_fmadd_pd(b, b, square_b);
-        count_eight(x, sketch);
     }
     _mm256_storeu_pd(tile->sum + i, sum_a);
     _mm256_storeu_pd(tile->sum + i + 4, sum_b);
@@ -96,17 +92,23 @@ AVX2 INLINE void see_eight_of(const float *x, int64_t stride, int samples, Tile3
     _mm256_storeu_pd(tile->square + i + 4, square_b);
 }
 
+/* Twice over a few samples that are in the cache: one loop for all would not have registers enough. */
 AVX2 static void see_avx2(const float *x, int64_t stride, int64_t samples, int n, Tile32 *tile, Look *look,
                           Sketch32 *sketch) {
     Lanes32 lanes = start_lanes32();
     int whole = n / 8 * 8;
-    int64_t s = 0;
-    for (; s + PANEL <= samples; s += PANEL)
-        for (int i = 0; i < whole; i += 8) see_eight_of(x + s * stride + i, stride, PANEL, tile, i, &lanes, sketch);
-    for (; s < samples; s++)
-        for (int i = 0; i < whole; i += 8) see_eight_of(x + s * stride + i, stride, 1, tile, i, &lanes, sketch);
+    for (int64_t s = 0; s < samples; s += CACHED) {
+        int64_t few = samples - s < CACHED ? samples - s : CACHED;
+        for (int64_t r = s; r < s + few; r++)
+            for (const float *at = x + r * stride, *end = at + whole; at < end; at += 8) {
+                __m256d a = _mm256_cvtps_pd(_mm_loadu_ps(at)), b = _mm256_cvtps_pd(_mm_loadu_ps(at + 4));
+                see_eight(&lanes, _mm256_loadu_ps(at), a, b);
+                count_eight(at, sketch);
+            }
+        for (int i = 0; i < whole; i += 8) add_eight(x + s * stride + i, stride, few, tile, i);
+    }
     end_lanes32(&lanes, look);
-    for (s = 0; s < samples && whole < n; s++) {
+    for (int64_t s = 0; s < samples && whole < n; s++) {
         look32_on(x + s * stride + whole, n - whole, look, sketch);
         add_sample32(x + s * stride, whole, n, tile);
     }
@@ -115,14 +117,17 @@ AVX2 static void see_avx2(const float *x, int64_t stride, int64_t samples, int n
 
 /* ---------------------------------------------------------------- what a tile says */
 
-/* Four sums side by side: one would wait for itself at every addition. */
+/* Many sums side by side: each waits for itself at every addition. */
 INLINE double sum_values(const double *x, int n) {
-    double part[4] = {0.0};
+    enum { SUMS = 16 };
+    double part[SUMS] = {0.0};
     int i = 0;
-    for (; i + 4 <= n; i += 4)
-        for (int k = 0; k < 4; k++) part[k] += x[i + k];
+    for (; i + SUMS <= n; i += SUMS)
+        for (int k = 0; k < SUMS; k++) part[k] += x[i + k];
     for (; i < n; i++) part[0] += x[i];
-    return (part[0] + part[1]) + (part[2] + part[3]);
+    for (int half = SUMS / 2; half > 0; half /= 2)
+        for (int k = 0; k < half; k++) part[k] += part[k + half];
+    return part[0];
 }
 
 /* Adds the standard deviations over the batch where they are finite; `deviation` is the sum of the squared
@@ -205,12 +210,27 @@ static void note_flag(uint8_t *unit, uint8_t found) {
     if (found & (uint8_t)~__atomic_load_n(unit, __ATOMIC_RELAXED)) __atomic_fetch_or(unit, found, __ATOMIC_RELAXED);
 }
 
+/* Flags of units that lie beside each other: in most tiles they say what is known already. */
+static void note_run(uint8_t *units, const uint8_t *flag, int n) {
+    int i = 0;
+    for (; i + 8 <= n; i += 8) {
+        uint64_t known, found;
+        memcpy(&known, units + i, 8);
+        memcpy(&found, flag + i, 8);
+        for (int k = i; (found & ~known) && k < i + 8; k++) note_flag(&units[k], flag[k]);
+    }
+    for (; i < n; i++) note_flag(&units[i], flag[i]);
+}
+
 /* Brings the flags of positions to their units. */
 static void note_flags(const Units *u, int64_t at, int n, const uint8_t *flag) {
     int64_t unit = at / u->inner % u->units, left = u->inner - at % u->inner;
     for (int i = 0; i < n;) {
         if (u->inner == 1) { /* positions take turns: up to where they begin again */
-            for (int end = at_most(u->units - unit + i, n); i < end; i++) note_flag(&u->flags[unit++], flag[i]);
+            int run = at_most(u->units - unit, n - i);
+            note_run(&u->flags[unit], flag + i, run);
+            unit += run;
+            i += run;
         } else {
             uint8_t found = 0;
             for (int end = at_most(left + i, n); i < end; i++) found |= flag[i];

@@ -48,6 +48,9 @@ def connect(*, use_exchange: bool = True) -> None:
         torch.Tensor,
         torch.nn.Parameter,
         torch.Tensor.is_neg,
+        torch.Tensor.untyped_storage,
+        torch.UntypedStorage.data_ptr,
+        torch.UntypedStorage.nbytes,
         torch.get_num_threads,
         dtype_codes(),
         getattr(torch.Tensor, name, None) if use_exchange else None,
@@ -58,6 +61,20 @@ def new_table() -> _kernel.Table:
     """An empty table that the kernel fills, tensor by tensor."""
     connect()
     return _kernel.Table()
+
+
+def fingerprint(tensor: Any, *, is_quick: bool = False) -> int:
+    """A number that changes with where a tensor lies and with its bytes.
+
+    Where it `is_quick`, of more than a few pages only every 64th line of memory is looked at. It is
+    0 where the kernel cannot read the tensor.
+    """
+    return 0 if _kernel is None else _kernel.fingerprint(tensor, is_quick)
+
+
+def xla_handler() -> object | None:
+    """What XLA calls on a CPU for the row of a buffer, as a capsule; None without the kernel."""
+    return None if _kernel is None else _kernel.xla_handler()
 
 
 def to_batch(table: _kernel.Table, step: int, backwards: list[str]) -> pa.RecordBatch:

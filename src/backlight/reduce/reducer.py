@@ -9,18 +9,24 @@ import pyarrow as pa
 import torch
 
 from backlight.reduce import native
+from backlight.reduce.readable import has_values
 from backlight.reduce.spec import NO_UNITS
 from backlight.reduce.torch_ops import TorchTable
 
-Item: TypeAlias = tuple[torch.Tensor, int, int] | tuple[torch.Tensor, int, int, torch.Tensor]
-"""A tensor, its site and its quantity; with a fourth, what the tensor differs from it by."""
+Item: TypeAlias = (
+    tuple[torch.Tensor, int, int]
+    | tuple[torch.Tensor, int, int, torch.Tensor]
+    | tuple[torch.Tensor, int, int, None, torch.Tensor]
+)
+"""A tensor, its site and its quantity; with a fourth, what the tensor differs from it by; with a
+fifth, memory that it is copied to while it is read."""
 
 
 class Reducer:
     """Turns tensors into rows of the `stats` table, at once: the tensor may change afterwards.
 
     >>> reducer = Reducer()
-    >>> reducer.observe(torch.tensor([0.0, 2.0]), site=0, quantity=0)
+    >>> row = reducer.observe(torch.tensor([0.0, 2.0]), site=0, quantity=0)
     >>> batch = reducer.take(step=1)
     >>> batch["max"].to_pylist(), batch["zeros"].to_pylist()
     ([2.0], [1])
@@ -30,7 +36,6 @@ class Reducer:
         self._native = native.new_table() if use_native and native.is_available() else None
         self._other = TorchTable()
         self._order = 0
-        self._last = 0  # a row of the kernel's table, or ~row of the other
         self.backwards = [""]  # the names of backward passes that quantities may speak of
 
     def __len__(self) -> int:
@@ -43,61 +48,64 @@ class Reducer:
         quantity: int,
         iteration: int = 0,
         unit_dim: int = NO_UNITS,
-    ) -> None:
-        """Add one row. Nothing is kept of the tensor, and nothing of it is changed."""
-        self._last = self._observe(tensor, site, quantity, self._order, iteration, unit_dim)
-        self._order += 1
+    ) -> int | None:
+        """Add one row. Nothing is kept of the tensor, and nothing of it is changed.
 
-    def observe_difference(
-        self, new: torch.Tensor, old: torch.Tensor, site: int, quantity: int, iteration: int = 0
-    ) -> None:
-        """Add the row that `new - old` would give, without making that tensor where it can.
-
-        >>> reducer = Reducer()
-        >>> reducer.observe_difference(torch.tensor([3.0]), torch.tensor([1.0]), site=0, quantity=3)
-        >>> reducer.take(step=1)["max"].to_pylist()
-        [2.0]
+        The answer is the row, for `repeat`, until the rows are taken; None if the tensor has no
+        values to read.
         """
-        self.observe_many([(new, site, quantity, old)], iteration)
+        row: int | None = -1
+        if self._native is not None:
+            row = self._native.observe(tensor, site, quantity, self._order, iteration, unit_dim)
+        if row == -1:
+            row = self._observe_by_torch(tensor, site, quantity, self._order, iteration, unit_dim)
+        self._order += row is not None
+        return row
 
-    def observe_many(self, items: Sequence[Item], iteration: int = 0) -> None:
-        """Add a row for each item, in order, as `observe` and `observe_difference` would.
+    def observe_many(self, items: Sequence[Item], iteration: int = 0) -> list[int]:
+        """Add a row for each item, in order, as `observe` would; `new - old` for a difference.
 
         Far cheaper than a call for each: the tensors are shared out among the threads together.
+        The answer is the places of items that have no values to read.
 
         >>> reducer = Reducer()
         >>> old, new = torch.tensor([1.0]), torch.tensor([3.0])
         >>> reducer.observe_many([(old, 0, 0), (new, 1, 0), (new, 1, 3, old)])
+        []
         >>> reducer.take(step=1)["mean"].to_pylist()
         [1.0, 3.0, 2.0]
         """
         left: Sequence[int] = range(len(items))
         if self._native is not None:
             left = self._native.observe_many(items, self._order, iteration)
-            self._last = len(self._native) - 1
-        for place in left:
-            tensor, site, quantity, *old = items[place]
-            seen = _difference(tensor, old[0]) if old else tensor
-            row = self._observe(seen, site, quantity, self._order + place, iteration)
-            if place == len(items) - 1:
-                self._last = row
+        unread = [] if not left else [p for p in left if not self._read(items[p], p, iteration)]
         self._order += len(items)
+        return unread
 
-    @property
-    def last_row(self) -> tuple[bool, int]:
-        """Where the last row is, for `repeat`; it holds until the rows are taken."""
-        return (True, self._last) if self._last >= 0 else (False, ~self._last)
+    def _read(self, item: Item, place: int, iteration: int) -> bool:
+        tensor, site, quantity, old, copy = (*item, None, None)[:5]
+        if not all(has_values(each) for each in (tensor, old, copy) if each is not None):
+            return False
+        with torch.no_grad():
+            seen = tensor if old is None else tensor.detach() - old.detach()
+            if copy is not None:
+                copy.copy_(tensor)
+        row, order = -1, self._order + place
+        if self._native is not None:
+            row = self._native.observe(seen, site, quantity, order, iteration, NO_UNITS)
+        if row >= 0:
+            return True
+        return self._observe_by_torch(seen, site, quantity, order, iteration) is not None
 
-    def repeat(self, row: tuple[bool, int], site: int, iteration: int = 0) -> None:
+    def repeat(self, row: int, site: int, iteration: int = 0) -> None:
         """Add a row again for another site, where the very same tensor is seen."""
-        is_native, place = row
-        if is_native:
-            self._native.repeat(place, self._order, iteration, site)  # type: ignore[union-attr]
+        if row >= 0:
+            self._native.repeat(row, self._order, iteration, site)  # type: ignore[union-attr]
         else:
-            self._other.repeat(place, order=self._order, iteration=iteration, site=site)
+            self._other.repeat(~row, order=self._order, iteration=iteration, site=site)
         self._order += 1
 
-    def _observe(
+    def _observe_by_torch(
         self,
         tensor: torch.Tensor,
         site: int,
@@ -105,12 +113,10 @@ class Reducer:
         order: int,
         iteration: int,
         unit_dim: int = NO_UNITS,
-    ) -> int:
-        """Add one row by whatever can read the tensor, and say where it is."""
-        if self._native is not None:
-            row = self._native.observe(tensor, site, quantity, order, iteration, unit_dim)
-            if row >= 0:
-                return row
+    ) -> int | None:
+        """A row of the other table, counted below 0 from its front."""
+        if not has_values(tensor):
+            return None
         self._other.observe(
             tensor,
             order=order,
@@ -139,8 +145,3 @@ class Reducer:
         self._other.clear()
         if self._native is not None:
             self._native.clear()
-
-
-def _difference(new: torch.Tensor, old: torch.Tensor) -> torch.Tensor:
-    with torch.no_grad():
-        return new.detach() - old.detach()

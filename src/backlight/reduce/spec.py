@@ -14,6 +14,8 @@
 
 from __future__ import annotations
 
+import re
+from functools import cache
 from typing import Final
 
 VALUE: Final = 0
@@ -24,25 +26,16 @@ UPDATE: Final = 3
 
 NO_UNITS: Final = -1
 
-_CHANNELS_FIRST: Final = (
-    "Conv",
-    "LazyConv",
-    "BatchNorm",
-    "LazyBatchNorm",
-    "SyncBatchNorm",
-    "InstanceNorm",
-    "LazyInstanceNorm",
-    "GroupNorm",
-    "MaxPool",
-    "AvgPool",
-    "AdaptiveMaxPool",
-    "AdaptiveAvgPool",
-    "LPPool",
-    "Upsample",
-    "PixelShuffle",
-    "Dropout1d",
-    "Dropout2d",
+_CHANNELS_FIRST: Final = re.compile(
+    r"(Lazy)?(Conv|ConvTranspose|BatchNorm|InstanceNorm|MaxPool|MaxUnpool|AvgPool|AdaptiveMaxPool"
+    r"|AdaptiveAvgPool|FractionalMaxPool|LPPool|Dropout)[123]d"
+    r"|SyncBatchNorm|GroupNorm|Upsample|PixelShuffle|PixelUnshuffle"
 )
+
+
+@cache
+def _has_channels_first(module_class: str) -> bool:
+    return _CHANNELS_FIRST.fullmatch(module_class) is not None
 
 
 def unit_dim(dims: int, module_class: str = "") -> int:
@@ -50,9 +43,11 @@ def unit_dim(dims: int, module_class: str = "") -> int:
 
     >>> unit_dim(2), unit_dim(3), unit_dim(3, "Conv1d"), unit_dim(4), unit_dim(1)
     (1, 2, 1, 1, -1)
+    >>> unit_dim(3, "Conv1D")  # which is a linear layer, in transformers
+    2
     """
     if dims < 2:
         return NO_UNITS
-    if dims >= 4 or module_class.startswith(_CHANNELS_FIRST):
+    if dims >= 4 or _has_channels_first(module_class):
         return 1
     return dims - 1

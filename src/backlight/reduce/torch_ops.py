@@ -107,6 +107,8 @@ class TorchTable:
 
 
 def _as_float64(tensor: torch.Tensor) -> torch.Tensor:
+    if tensor.is_quantized:
+        tensor = tensor.dequantize()
     if tensor.is_complex():
         tensor = torch.view_as_real(tensor.resolve_conj())
     if tensor.layout is not torch.strided:

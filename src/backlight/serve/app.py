@@ -15,9 +15,15 @@ from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp
 
-from backlight.serve import handlers
+from backlight.custom.runner import Custom
+from backlight.serve import analyses, handlers
+from backlight.serve import custom as own_view
+from backlight.serve.findings import Diagnoses
+from backlight.serve.graphs import Graphs
+from backlight.serve.kept_values import ValueFiles
 from backlight.serve.library import Library
 from backlight.serve.live import Hub
+from backlight.serve.numerics import Numerics
 from backlight.serve.responses import ERROR_HANDLERS
 from backlight.serve.security import Access, Guarded
 
@@ -27,18 +33,37 @@ NO_BUNDLE: Final = (
     "with Node present."
 )
 _RUN: Final = "/api/runs/{project}/{name}"
-_ROUTES: Final = {
+ROUTES: Final = {
     "/api/runs": handlers.runs,
+    own_view.FRAME_PATH: own_view.frame,
+    "/api/custom/plotly.js": own_view.plotly,
     "/api/events": handlers.events,
+    "/api/formats": analyses.formats,
     _RUN: handlers.run,
     f"{_RUN}/sites": handlers.sites,
     f"{_RUN}/steps": handlers.steps,
     f"{_RUN}/scalars": handlers.scalars,
     f"{_RUN}/notes": handlers.notes,
+    f"{_RUN}/event_log": handlers.event_log,
+    f"{_RUN}/calls": handlers.calls,
+    f"{_RUN}/samples": handlers.samples,
     f"{_RUN}/heatmap": handlers.heatmap,
+    f"{_RUN}/graph": handlers.graph,
+    f"{_RUN}/moment": handlers.moment,
+    f"{_RUN}/findings": analyses.findings,
+    f"{_RUN}/precision": analyses.precision,
+    f"{_RUN}/exponents": analyses.exponents,
+    f"{_RUN}/flow": analyses.flow,
+    f"{_RUN}/flow_history": analyses.flow_over_steps,
+    f"{_RUN}/parting": analyses.parting,
+    f"{_RUN}/differences": analyses.differences,
+    f"{_RUN}/structure": analyses.structure,
     f"{_RUN}/events": handlers.run_events,
+    f"{_RUN}/custom": own_view.custom,
     f"{_RUN}/sites/{{site}}/history": handlers.history,
     f"{_RUN}/sites/{{site}}/sketches": handlers.sketches,
+    f"{_RUN}/sites/{{site}}/values": handlers.values,
+    f"{_RUN}/sites/{{site}}/samples": handlers.site_samples,
 }
 
 
@@ -54,9 +79,10 @@ def create_app(
     access: Access | None = None,
     cookie: str = "backlight",
     static: Path = STATIC,
+    custom: Custom | None = None,
 ) -> ASGIApp:
     """The viewer of the runs under `root`, as an ASGI application."""
-    routes = [Route(path, handler, methods=["GET"]) for path, handler in _ROUTES.items()]
+    routes = [Route(path, handler, methods=["GET"]) for path, handler in ROUTES.items()]
     app = Starlette(
         routes=[*routes, _page(static)],
         exception_handlers=ERROR_HANDLERS,
@@ -64,7 +90,12 @@ def create_app(
         middleware=[Middleware(GZipMiddleware, minimum_size=1024, compresslevel=2)],
     )
     app.state.library = Library(root)
+    app.state.graphs = Graphs()
+    app.state.diagnoses = Diagnoses()
+    app.state.numerics = Numerics()
+    app.state.value_files = ValueFiles()
     app.state.hub = hub
+    app.state.custom = custom
     return Guarded(app, access or Access(), cookie)
 
 

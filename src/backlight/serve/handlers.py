@@ -2,25 +2,32 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
-
 from starlette.requests import Request
 from starlette.responses import Response
 
-from backlight.errors import BacklightError
-from backlight.serve.library import Library, NotFoundError
-from backlight.serve.live import EventStream, Hub
+from backlight.serve.asking import (
+    folder_of,
+    given,
+    graphs_of,
+    library_of,
+    needed,
+    number,
+    reader_of,
+    run_of,
+    site_of,
+)
+from backlight.serve.graphs import moment as step_moment
+from backlight.serve.happened import calls_at
+from backlight.serve.happened import event_log as told_events
+from backlight.serve.kept_values import ValueFiles, sample_history, samples_at
+from backlight.serve.live import EventStream
 from backlight.serve.responses import arrow_response, json_response
-from backlight.store.reader import RunReader
-from backlight.store.runs import RunFolder
 from backlight.store.summary import describe
-
-_LARGEST_NUMBER: Final = 1 << 53
 
 
 def runs(request: Request) -> Response:
     """Every run under the root."""
-    library = _library(request)
+    library = library_of(request)
     summaries, problems = library.summaries()
     root = str(library.root.resolve())
     return json_response({"root": root, "runs": summaries, "problems": problems})
@@ -28,7 +35,7 @@ def runs(request: Request) -> Response:
 
 def run(request: Request) -> Response:
     """One run: its summary, what `run.json` says, and what there is to ask for."""
-    folder, reader = _run(request)
+    folder, reader = run_of(request)
     info = reader.info
     return json_response(
         {
@@ -39,6 +46,7 @@ def run(request: Request) -> Response:
             "recorder": info.recorder,
             "scalar_names": reader.scalar_names(),
             "quantities": reader.quantities(),
+            "custom": getattr(request.app.state.custom, "title", None),
             "rows": reader.rows,
             "problems": reader.problems,
         }
@@ -47,113 +55,112 @@ def run(request: Request) -> Response:
 
 def sites(request: Request) -> Response:
     """The sites in network order."""
-    return arrow_response(_run(request)[1].sites())
+    return arrow_response(reader_of(request).sites())
 
 
 def steps(request: Request) -> Response:
     """The steps later than one."""
-    after = _number(request, "after")
-    reader = _run(request)[1]
-    return arrow_response(reader.steps(**_given(after=after)))
+    after = number(request, "after")
+    reader = reader_of(request)
+    found = reader.steps(**given(after=after))
+    return arrow_response(graphs_of(request).with_graphs(reader, found))
 
 
 def scalars(request: Request) -> Response:
     """What was logged, thinned."""
-    asked = _given(after=_number(request, "after"), points=_number(request, "points"))
-    return arrow_response(_run(request)[1].scalars(**asked))
+    asked = given(after=number(request, "after"), points=number(request, "points"))
+    return arrow_response(reader_of(request).scalars(**asked))
 
 
 def notes(request: Request) -> Response:
     """What was noted."""
-    return json_response({"notes": _run(request)[1].notes().to_pylist()})
+    return json_response({"notes": reader_of(request).notes().to_pylist()})
+
+
+def event_log(request: Request) -> Response:
+    """What happened: values that are not finite, spikes, and what the user asked to be told."""
+    return json_response({"events": told_events(reader_of(request))})
+
+
+def calls(request: Request) -> Response:
+    """The functional calls of a step."""
+    step = needed(request, "step")
+    return arrow_response(calls_at(reader_of(request), step))
+
+
+def samples(request: Request) -> Response:
+    """Which samples of a step's batch were kept."""
+    step = needed(request, "step")
+    return arrow_response(samples_at(reader_of(request), step))
 
 
 def heatmap(request: Request) -> Response:
     """One statistic of every site over the recorded steps."""
-    asked = _given(
+    asked = given(
         quantity=request.query_params.get("quantity"),
         statistic=request.query_params.get("statistic"),
-        columns=_number(request, "columns"),
-        first=_number(request, "first"),
-        last=_number(request, "last"),
+        columns=number(request, "columns"),
+        first=number(request, "first"),
+        last=number(request, "last"),
     )
-    return arrow_response(_run(request)[1].heatmap(**asked))
+    return arrow_response(reader_of(request).heatmap(**asked))
+
+
+def graph(request: Request) -> Response:
+    """The dependency graph of a step."""
+    step = number(request, "step")
+    return json_response(graphs_of(request).at(reader_of(request), step))
+
+
+def moment(request: Request) -> Response:
+    """One statistic of every site at one step, iteration by iteration."""
+    step = needed(request, "step")
+    asked = given(
+        quantity=request.query_params.get("quantity"),
+        statistic=request.query_params.get("statistic"),
+    )
+    return arrow_response(step_moment(reader_of(request), step, **asked))
 
 
 def history(request: Request) -> Response:
     """Every statistic of one quantity at one site."""
-    quantity, points = request.query_params.get("quantity"), _number(request, "points")
-    reader, site = _site(request)
-    return arrow_response(reader.history(site, **_given(quantity=quantity, points=points)))
+    quantity, points = request.query_params.get("quantity"), number(request, "points")
+    reader, site = site_of(request)
+    return arrow_response(reader.history(site, **given(quantity=quantity, points=points)))
 
 
 def sketches(request: Request) -> Response:
     """The histograms of one quantity at one site."""
-    quantity, columns = request.query_params.get("quantity"), _number(request, "columns")
-    reader, site = _site(request)
-    return arrow_response(reader.sketches(site, **_given(quantity=quantity, columns=columns)))
+    quantity, columns = request.query_params.get("quantity"), number(request, "columns")
+    reader, site = site_of(request)
+    return arrow_response(reader.sketches(site, **given(quantity=quantity, columns=columns)))
+
+
+def values(request: Request) -> Response:
+    """The raw values of one quantity at one site and step, sample by sample."""
+    step, quantity = needed(request, "step"), request.query_params.get("quantity")
+    reader, site = site_of(request)
+    files: ValueFiles = request.app.state.value_files
+    return arrow_response(files.at(reader, site, step, **given(quantity=quantity)))
+
+
+def site_samples(request: Request) -> Response:
+    """The statistics of single samples of one quantity at one site."""
+    quantity, points = request.query_params.get("quantity"), number(request, "points")
+    reader, site = site_of(request)
+    return arrow_response(sample_history(reader, site, **given(quantity=quantity, points=points)))
 
 
 def run_events(request: Request) -> EventStream:
     """Says when a run has changed."""
-    library, folder = _library(request), _folder(request)
+    library, folder = library_of(request), folder_of(request)
     library.reader(folder)  # a run that cannot be read is an error now, not an empty stream
-    return EventStream(_hub(request), folder.id, lambda: library.state(library.find(folder.id)))
+    return EventStream(
+        request.app.state.hub, folder.id, lambda: library.state(library.find(folder.id))
+    )
 
 
 def events(request: Request) -> EventStream:
     """Says when any run has changed."""
-    library = _library(request)
-    return EventStream(_hub(request), "", lambda: {"runs": library.summaries()[0]})
-
-
-def _library(request: Request) -> Library:
-    library: Library = request.app.state.library
-    return library
-
-
-def _hub(request: Request) -> Hub:
-    hub: Hub = request.app.state.hub
-    return hub
-
-
-def _folder(request: Request) -> RunFolder:
-    parts = request.path_params
-    return _library(request).find(f"{parts['project']}/{parts['name']}")
-
-
-def _run(request: Request) -> tuple[RunFolder, RunReader]:
-    folder = _folder(request)
-    return folder, _library(request).reader(folder)
-
-
-def _site(request: Request) -> tuple[RunReader, int]:
-    reader, text = _run(request)[1], request.path_params["site"]
-    site = _whole(text)
-    if site is None or not reader.has_site(site):
-        raise NotFoundError(f"There is no site {text!r} in this run.")
-    return reader, site
-
-
-def _number(request: Request, name: str) -> int | None:
-    text = request.query_params.get(name)
-    if text is None:
-        return None
-    number = _whole(text)
-    if number is None:
-        raise BacklightError(f"The parameter {name!r} is {text[:40]!r}: use a whole number.")
-    return number
-
-
-def _whole(text: str) -> int | None:
-    """The whole number that a text is, or None."""
-    try:
-        number = int(text)
-    except ValueError:
-        return None
-    return number if abs(number) < _LARGEST_NUMBER else None
-
-
-def _given(**options: Any) -> dict[str, Any]:
-    """What was asked for; the reader knows what to do about the rest."""
-    return {name: value for name, value in options.items() if value is not None}
+    library = library_of(request)
+    return EventStream(request.app.state.hub, "", lambda: {"runs": library.summaries()[0]})

@@ -5,19 +5,24 @@ from __future__ import annotations
 import time
 from collections import OrderedDict
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from threading import Lock
+from threading import Lock, Thread
 from typing import Any, Final
 
 from backlight.errors import BacklightError
 from backlight.schema import RUN_FILE
+from backlight.store.compact import compact, uncompacted_bytes
+from backlight.store.messages import DamagedError
 from backlight.store.reader import OVERVIEW_TABLES, RunReader
 from backlight.store.runs import RunFolder, find_runs, status_of
 from backlight.store.summary import describe
 
-# A run that is open holds all its statistics; a list of runs holds a few rows of each.
+# A run that is open holds what is not compacted; a list of runs holds a few rows of each.
 _OPEN_RUNS: Final = 6
+_COMPACT_FROM_BYTES: Final = 128 << 20
+_COMPACT_EVERY_SECS: Final = 60.0
 
 
 class NotFoundError(BacklightError):
@@ -41,6 +46,7 @@ class Library:
         self._known: dict[str, RunFolder] = {}
         self._open: OrderedDict[Path, RunReader] = OrderedDict()
         self._overviews: dict[Path, _Overview] = {}
+        self._compacted_at: dict[Path, float] = {}
 
     def find(self, run_id: str) -> RunFolder:
         """The run of an id. Ids are looked up, never joined to a path."""
@@ -60,7 +66,18 @@ class Library:
             while len(self._open) > _OPEN_RUNS:
                 self._open.popitem(last=False)
         reader.refresh()
+        self._compact_if_large(run.path)
         return reader
+
+    def _compact_if_large(self, path: Path) -> None:
+        """Compact, in the background, what would otherwise be held in memory for long."""
+        now = time.monotonic()
+        with self._lock:
+            if now - self._compacted_at.get(path, -_COMPACT_EVERY_SECS) < _COMPACT_EVERY_SECS:
+                return
+            self._compacted_at[path] = now
+        if uncompacted_bytes(path) >= _COMPACT_FROM_BYTES:
+            Thread(target=_compact, args=(path,), daemon=True).start()
 
     def state(self, run: RunFolder) -> dict[str, Any]:
         """The Summary of a run and how many rows each of its tables has."""
@@ -87,6 +104,12 @@ class Library:
         status = status_of(run.path, overview.reader.info)
         age_secs = max(0.0, time.time() - overview.summary["updated_at"])
         return {**overview.summary, "status": status, "age_secs": age_secs}
+
+
+def _compact(path: Path) -> None:
+    """Compact a run; where that cannot be done, it is read as it is."""
+    with suppress(BacklightError, DamagedError):
+        compact(path)
 
 
 def _partition(

@@ -45,10 +45,15 @@ def json_response(value: dict[str, Any], status: int = 200) -> Response:
 
 def arrow_response(table: pa.Table) -> Response:
     """An answer as an Arrow IPC stream."""
+    return Response(arrow_bytes(table), media_type=ARROW_TYPE)
+
+
+def arrow_bytes(table: pa.Table) -> bytes:
+    """A table as an Arrow IPC stream."""
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, table.schema) as stream:
         stream.write_table(table)
-    return Response(sink.getvalue().to_pybytes(), media_type=ARROW_TYPE)
+    return bytes(sink.getvalue().to_pybytes())
 
 
 def on_backlight_error(_: Request, error: Exception) -> Response:

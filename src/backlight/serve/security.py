@@ -19,6 +19,7 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from backlight.serve.custom import FRAME_PATH, FRAME_POLICY
 from backlight.serve.responses import json_response
 
 CONTENT_SECURITY_POLICY: Final = "; ".join(
@@ -29,6 +30,7 @@ CONTENT_SECURITY_POLICY: Final = "; ".join(
         "connect-src 'self'",
         "img-src 'self' data: blob:",
         "font-src 'self'",
+        "frame-src 'self'",
         "base-uri 'none'",
         "form-action 'none'",
         "frame-ancestors 'none'",
@@ -156,6 +158,8 @@ def _with_headers(path: str, send: Send) -> Send:
         if message["type"] == "http.response.start":
             headers = MutableHeaders(scope=message)
             headers.update({**_HEADERS, "cache-control": _caching(path, message["status"])})
+            if path == FRAME_PATH:
+                headers["content-security-policy"] = FRAME_POLICY
         await send(message)
 
     return send_with_headers

@@ -12,8 +12,10 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import quote
 
+import pyarrow.compute as pc
 import uvicorn
 
+from backlight.custom.runner import Custom
 from backlight.errors import BacklightError
 from backlight.schema import NOTES
 from backlight.serve.app import STATIC, create_app
@@ -64,7 +66,7 @@ class ViewerServer(uvicorn.Server):
         await super().startup(sockets)
         loop = asyncio.get_running_loop()
         loop.run_in_executor(None, self.on_ready)
-        loop.run_in_executor(None, _warm_up)
+        loop.run_in_executor(None, warm_up)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Stop: a stream of events would otherwise never end."""
@@ -72,9 +74,10 @@ class ViewerServer(uvicorn.Server):
         await super().shutdown(sockets)
 
 
-def _warm_up() -> None:
-    """Load the database while the browser loads the page."""
+def warm_up() -> None:
+    """Load the database and Arrow's engine while the browser loads the page."""
     query("notes", {"notes": NOTES.empty_table()})
+    NOTES.empty_table().filter(pc.field("step") == 0)
 
 
 def open_viewer(
@@ -84,13 +87,15 @@ def open_viewer(
     port: int | None = None,
     allow_hosts: Iterable[str] = (),
     static: Path = STATIC,
+    custom: Custom | None = None,
 ) -> Viewer:
     """Bind a port for the viewer of the runs under `root`."""
     bound = bind(host, port)
     number: int = bound.getsockname()[1]
     access = access_for(host, allow_hosts)
     hub = Hub()
-    app = create_app(root, hub, access=access, cookie=f"backlight-{number}", static=static)
+    cookie = f"backlight-{number}"
+    app = create_app(root, hub, access=access, cookie=cookie, static=static, custom=custom)
     config = uvicorn.Config(
         app,
         access_log=False,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
 from typing import Any, Final
@@ -14,38 +13,38 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from backlight import schema
 from backlight.errors import BacklightError
-from backlight.schema import QUANTITIES, RUN_FILE, TABLES, RunInfo
-from backlight.store.follow import GrowingTable, RankBatch, TableFollower
+from backlight.schema import QUANTITIES, RUN_FILE, SITES, TABLES, RunInfo
+from backlight.store.follow import Change, GrowingTable, TableFollower
+from backlight.store.heatmap import cells_of, columns_of
+from backlight.store.layout import Source
+from backlight.store.merge import WITHOUT_SKETCHES
+from backlight.store.parts import Part
 from backlight.store.queries import query
 from backlight.store.ranks import RANK, SiteNumbers, with_rank
-from backlight.store.runs import read_info
+from backlight.store.runs import info_problem, read_info
+from backlight.store.snapshot import LARGE_TABLES, Snapshot
 from backlight.store.summary import summarize
+from backlight.store.tiles import SHARES, SHOWN
 
-STATISTICS: Final[dict[str, str]] = {
-    **{name: f'"{name}"' for name in (*schema.STATISTICS, "batch_std")},
-    "zero_share": "zeros / nullif(count, 0)",
-    "nan_share": "nans / nullif(count, 0)",
-    "inf_share": "infs / nullif(count, 0)",
-    "dead_share": "dead_units / nullif(units, 0)",
-    "constant_share": "constant_units / nullif(units, 0)",
-}
-"""What a heatmap can show, and how SQL says it."""
+STATISTICS: Final = SHOWN
+"""What a heatmap can show."""
 
 OVERVIEW_TABLES: Final = ("steps", "scalars", "notes")
 """The small tables: enough for a summary."""
 
+_SKETCH_COLUMNS: Final = (
+    *("step", "site", "quantity", "count", "zeros", "nans", "infs", "min", "max"),
+    *("sketch_keys", "sketch_counts"),
+)
 _HISTORY_ROWS_PER_BUCKET: Final = 8  # about how many of the kept rows are different ones
 _SCALAR_ROWS_PER_BUCKET: Final = 4
-
-
-@dataclass(frozen=True)
-class Snapshot:
-    """What was read up to a moment: queries see one, however much is read meanwhile."""
-
-    tables: dict[str, pa.Table]
-    recorded_steps: npt.NDArray[np.int64]
+_IN_TIME: Final = ("step", "iteration", "order", "rank")
+_NO_STEPS: Final = np.empty(0, np.int64)
+# Not by `empty_table`, which loads pandas.
+_NO_ROWS: Final = {
+    name: pa.Table.from_batches([], schema.append(RANK)) for name, schema in TABLES.items()
+}
 
 
 class RunReader:
@@ -59,57 +58,113 @@ class RunReader:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.info: RunInfo = read_info(path)
-        self._info_problem: str | None = None
+        self._info_problem = info_problem(path)
         self._info_stamp = _stamp(path / RUN_FILE)
         self._lock = Lock()
         self._start()
 
     def _start(self) -> None:
-        self._complete: set[str] = set()
+        self._complete: dict[str, int] = {}
+        self._last_step: tuple[Snapshot, int, pa.Table] | None = None
         self._sites = SiteNumbers()
         self._followers = {n: TableFollower(self.path / n, s) for n, s in TABLES.items()}
-        self._growing = {n: GrowingTable(s.append(RANK)) for n, s in TABLES.items()}
-        tables = {name: growing.read() for name, growing in self._growing.items()}
-        self._snapshot = Snapshot(tables, np.empty(0, np.int64))
+        self._growing: dict[str, dict[Source, GrowingTable]] = {name: {} for name in TABLES}
+        self._waiting: dict[str, list[tuple[Source, pa.RecordBatch]]] = {"stats": [], "samples": []}
+        self._parts: dict[str, dict[Source, Part]] = {name: {} for name in TABLES}
+        self._snapshot = Snapshot(
+            dict(_NO_ROWS), dict.fromkeys(TABLES, ()), _NO_STEPS, SiteNumbers()
+        )
 
     def refresh(self, tables: Iterable[str] = tuple(TABLES)) -> bool:
         """Read what is new in the tables, and say whether anything was."""
-        wanted = set(tables)
+        wanted = [name for name in TABLES if name in set(tables)]
         with self._lock:
             changed = self._refresh_info()
-            if not changed and wanted <= self._complete:
+            stamps = {name: _changed_at(self.path / name) for name in wanted}
+            if not changed and stamps.items() <= self._complete.items():
                 return False
             # Statistics before sites: a site is written before anything that is seen at it.
-            taken = {name: self._followers[name].take() for name in TABLES if name in wanted}
-            new = self._convert({name: batches for name, batches in taken.items() if batches})
+            taken = {name: self._followers[name].take() for name in wanted}
+            new = {name: change for name, change in taken.items() if change}
             if new:
                 self._adopt(new)
             if self.info.ended is not None:
                 # Said after the last row: what was just read is all that there will be.
-                self._complete |= wanted
+                self._complete |= stamps
         return changed or bool(new)
 
-    def _convert(self, taken: dict[str, list[RankBatch]]) -> dict[str, list[pa.RecordBatch]]:
-        new = {name: [with_rank(each) for each in taken[name]] for name in taken}
-        if "sites" in taken:
-            new["sites"] = self._sites.number(taken["sites"])
-        if "sites" in taken or "stats" in taken:
-            new["stats"] = self._sites.renumber(taken.get("stats", []))
-        return {name: batches for name, batches in new.items() if batches}
+    def _adopt(self, new: dict[str, Change]) -> None:
+        sites = self._snapshot.sites
+        if "sites" in new:
+            self._adopt_sites(new["sites"])
+            sites = self._sites.copy()
+        touched = {*new, *(name for name in self._waiting if self._waiting[name])} - {"sites"}
+        for name in touched:
+            self._adopt_rows(name, new.get(name, Change()))
+        held, parts = dict(self._snapshot.held), dict(self._snapshot.parts)
+        for name in {*touched, *new}:
+            growing = self._growing[name].values()
+            pieces = [piece for each in growing for piece in each.pieces]
+            held[name] = pa.Table.from_batches(pieces, TABLES[name].append(RANK))
+            parts[name] = tuple(self._parts[name].values())
+        recorded = self._recorded_steps(new.get("stats", Change()))
+        self._snapshot = Snapshot(held, parts, recorded, sites)
 
-    def _adopt(self, new: dict[str, list[pa.RecordBatch]]) -> None:
-        for name, batches in new.items():
-            self._growing[name].append(batches)
-        tables = {**self._snapshot.tables, **{name: self._growing[name].read() for name in new}}
-        steps = [batch.column("step").to_numpy() for batch in new.get("stats", ())]
-        recorded = np.unique(np.concatenate([self._snapshot.recorded_steps, *steps]))
-        self._snapshot = Snapshot(tables, recorded)
+    def _recorded_steps(self, change: Change) -> npt.NDArray[np.int64]:
+        """The steps that have statistics: where files were replaced, some may have gone."""
+        known, new = self._snapshot.recorded_steps, _steps_of(change.parts, change.batches)
+        if change.gone:
+            growing = self._growing["stats"].items()
+            held = [(source, piece) for source, each in growing for piece in each.pieces]
+            return _steps_of(self._parts["stats"].values(), [*held, *self._waiting["stats"]])
+        if len(new) and len(known) and new[0] <= known[-1]:
+            return np.union1d(known, new)
+        return np.concatenate([known, new])
+
+    def _adopt_sites(self, change: Change) -> None:
+        """Number new sites. Rows that were compacted since are the ones that were read before."""
+        found = [(part.source, part.rows_of(None, SITES.names)) for part in change.parts]
+        batches = [(source, batch) for source, rows in found for batch in rows.to_batches()]
+        for source, batch in sorted([*batches, *change.batches], key=lambda pair: pair[0]):
+            numbered = self._sites.number(source.rank, batch)
+            if numbered is not None:
+                self._grow("sites", source, numbered)
+
+    def _adopt_rows(self, name: str, change: Change) -> None:
+        for source in change.gone:
+            self._growing[name].pop(source, None)
+            self._parts[name].pop(source, None)
+        batches = list(change.batches)
+        for part in change.parts:
+            if name in LARGE_TABLES:
+                self._parts[name][part.source] = part
+            else:
+                rows = part.rows_of(None, TABLES[name].names)
+                batches += [(part.source, batch) for batch in rows.to_batches()]
+        if name not in self._waiting:
+            for source, batch in batches:
+                self._grow(name, source, with_rank(source.rank, batch))
+            return
+        waiting = [each for each in self._waiting[name] if each[0] not in change.gone]
+        self._waiting[name] = []
+        for source, batch in [*waiting, *batches]:
+            known, unknown = self._sites.renumber(source.rank, batch)
+            if known.num_rows:
+                self._grow(name, source, known)
+            if unknown.num_rows:
+                self._waiting[name].append((source, unknown))
+
+    def _grow(self, name: str, source: Source, batch: pa.RecordBatch) -> None:
+        growing = self._growing[name]
+        if source not in growing:
+            growing[source] = GrowingTable(TABLES[name].append(RANK))
+        growing[source].append([batch])
 
     def _refresh_info(self) -> bool:
         stamp = _stamp(self.path / RUN_FILE)
         if stamp == self._info_stamp:
             return False
-        self._info_stamp, self._info_problem = stamp, None
+        self._info_stamp, self._info_problem = stamp, info_problem(self.path)
         try:
             info = read_info(self.path)
         except BacklightError as error:
@@ -124,14 +179,22 @@ class RunReader:
     @property
     def problems(self) -> list[str]:
         """One sentence for each file that cannot be read to its end."""
-        problems = [p for follower in self._followers.values() for p in follower.problems]
+        followers = self._followers.values()
+        problems = [problem for follower in followers for problem in follower.problems]
+        if self.info.ended is not None:
+            # A writer that closes a stream leaves no message unfinished.
+            problems += [sentence for follower in followers for sentence in follower.torn]
         return [*([self._info_problem] if self._info_problem else []), *problems]
 
     @property
     def rows(self) -> dict[str, int]:
         """How many rows each table has."""
-        tables = self._snapshot.tables
-        return {name: tables[name].num_rows for name in TABLES}
+        return self._snapshot.rows
+
+    @property
+    def snapshot(self) -> Snapshot:
+        """What was read so far."""
+        return self._snapshot
 
     def sites(self) -> pa.Table:
         """The sites in network order: by first output of a call, parameters after outputs."""
@@ -159,59 +222,83 @@ class RunReader:
         columns: int = 500,
         first: int | None = None,
         last: int | None = None,
+        sites: Collection[int] | None = None,
     ) -> pa.Table:
-        """`site, column, value, nans, infs` over recorded steps; metadata: each column's steps."""
+        """`site, column, value, nans, infs` over recorded steps; metadata: each column's steps.
+
+        A screen shows a few hundred rows: `sites` says which, and makes the rest cost nothing.
+        """
         _check_one_of("quantity", quantity, QUANTITIES)
         _check_one_of("statistic", statistic, STATISTICS)
         _check_positive("columns", columns)
         snapshot = self._snapshot
         steps = _between(snapshot.recorded_steps, first, last)
-        numbers = np.arange(len(steps)) * min(columns, len(steps)) // max(1, len(steps))
-        numbered = pa.table({"step": steps, "column": numbers.astype(np.int32)})
-        table = query(
-            "heatmap",
-            {"stats": snapshot.tables["stats"], "columns": numbered},
-            value=STATISTICS[statistic],
-            quantity=quantity,
+        rows_per_step = snapshot.rows["stats"] / max(1, len(snapshot.recorded_steps))
+        asked = columns_of(steps, columns, rows_per_step)
+        needed = ["site", "step", "quantity", "nans", "infs", *SHARES.get(statistic, (statistic,))]
+        rows, tiles = snapshot.for_heatmap(
+            quantity,
+            statistic,
+            list(dict.fromkeys(needed)),
+            asked.steps,
+            asked.cut_steps(first, last),
+            asked.level,
         )
-        return table.replace_schema_metadata({"columns": json.dumps(_ranges(steps, numbers))})
+        if sites is not None:
+            is_shown = pc.field("site").isin(pa.array(sorted(sites), pa.int32()))
+            rows, tiles = rows.filter(is_shown), tiles.filter(is_shown)
+        table = cells_of(asked, rows, tiles, quantity=quantity, statistic=statistic)
+        return table.replace_schema_metadata({"columns": json.dumps(asked.ranges)})
 
     def history(self, site: int, *, quantity: str = "value", points: int = 2000) -> pa.Table:
         """Every statistic of one quantity at one site, about `points` rows of it."""
         _check_one_of("quantity", quantity, QUANTITIES)
         _check_positive("points", points)
         buckets = max(1, points // _HISTORY_ROWS_PER_BUCKET)
-        asked = {"site": site, "quantity": quantity, "points": points, "buckets": buckets}
-        return self._query("history", {"stats"}, **asked)
+        rows = self._snapshot.of_sites([site], WITHOUT_SKETCHES)
+        # Of equals the first is kept: always the same one, wherever the rows came from.
+        rows = rows.sort_by([(name, "ascending") for name in _IN_TIME]).combine_chunks()
+        asked: dict[str, Any] = {"site": site, "quantity": quantity, "points": points}
+        return query("history", {"stats": rows}, **asked, buckets=buckets)
+
+    def step(self, step: int) -> pa.Table:
+        """Every statistic of one step at all sites, in the order in which they were seen."""
+        snapshot, last = self._snapshot, self._last_step
+        # One step is asked for again and again, for one statistic after another.
+        if last is None or last[0] is not snapshot or last[1] != step:
+            rows = snapshot.at_steps(step, step, WITHOUT_SKETCHES)
+            last = self._last_step = snapshot, step, query("step", {"stats": rows})
+        return last[2]
 
     def sketches(self, site: int, *, quantity: str = "value", columns: int = 200) -> pa.Table:
         """The sketches of one quantity at one site, merged to at most `columns`."""
         _check_one_of("quantity", quantity, QUANTITIES)
         _check_positive("columns", columns)
-        return self._query("sketches", {"stats"}, site=site, quantity=quantity, columns=columns)
+        rows = self._snapshot.of_sites([site], _SKETCH_COLUMNS)
+        asked: dict[str, Any] = {"site": site, "quantity": quantity, "columns": columns}
+        return query("sketches", {"stats": rows}, **asked)
 
     def summary(self) -> dict[str, Any]:
         """How far the run is, its loss, and what recording cost."""
-        tables = self._snapshot.tables
+        tables = self._snapshot.held
         return summarize(**{name: tables[name] for name in OVERVIEW_TABLES})
 
     def scalar_names(self) -> list[str]:
         """The names under which scalars were logged."""
-        return sorted(pc.unique(self._snapshot.tables["scalars"]["name"]).to_pylist())
+        return sorted(pc.unique(self._snapshot.held["scalars"]["name"]).to_pylist())
 
     def quantities(self) -> list[str]:
         """What was observed, in the order of the schema."""
-        seen = set(pc.unique(self._snapshot.tables["stats"]["quantity"]).to_pylist())
-        return [quantity for quantity in QUANTITIES if quantity in seen]
+        return self._snapshot.quantities
 
     def has_site(self, site: int) -> bool:
         """Whether a site of this number is known."""
-        known = self._snapshot.tables["sites"]["site"]
+        known = self._snapshot.held["sites"]["site"]
         return bool(pc.any(pc.equal(known, site)).as_py())
 
     def _query(self, name: str, tables: set[str], **parameters: Any) -> pa.Table:
-        snapshot = self._snapshot
-        return query(name, {table: snapshot.tables[table] for table in tables}, **parameters)
+        held = self._snapshot.held
+        return query(name, {table: held[table] for table in tables}, **parameters)
 
 
 def _between(
@@ -222,15 +309,19 @@ def _between(
     return steps[start:stop]
 
 
-def _ranges(steps: npt.NDArray[np.int64], numbers: npt.NDArray[np.int64]) -> list[list[int]]:
-    """The first and the last step of each column.
+def _steps_of(
+    parts: Iterable[Part], batches: Iterable[tuple[Source, pa.RecordBatch]]
+) -> npt.NDArray[np.int64]:
+    steps = [np.unique(batch.column("step").to_numpy()) for _, batch in batches]
+    return np.unique(np.concatenate([_NO_STEPS, *steps, *(part.steps for part in parts)]))
 
-    >>> _ranges(np.array([0, 10, 20]), np.array([0, 0, 1]))
-    [[0, 10], [20, 20]]
-    """
-    starts = np.unique(numbers, return_index=True)[1]
-    stops = np.append(starts, len(steps))[1:] - 1
-    return [[int(a), int(b)] for a, b in zip(steps[starts], steps[stops], strict=True)]
+
+def _changed_at(folder: Path) -> int:
+    """When a file of the folder last came or went; streams become parts even after a run's end."""
+    try:
+        return folder.stat().st_mtime_ns
+    except OSError:
+        return 0
 
 
 def _stamp(path: Path) -> tuple[int, ...]:

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from backlight.errors import BacklightError
-from backlight.schema import TABLES, RunInfo
-from backlight.store.follow import TableFollower
+from backlight.schema import SITES, TABLES, RunInfo
+from backlight.store.follow import latest_step, read_table
 from backlight.store.runs import read_info, status_of
 
 
@@ -29,12 +29,6 @@ def read_progress(path: Path) -> Progress:
             f"The run {str(path)!r} is still being written by process {info.pid}: "
             "end it first, or leave resume= out to begin a new run."
         )
-    sites = {row["site"]: row for row in _rows(path, "sites")}
-    steps = (row["step"] for table in ("steps", "stats") for row in _rows(path, table, "step"))
-    return Progress(info, max(steps, default=-1), [sites[number] for number in sorted(sites)])
-
-
-def _rows(path: Path, table: str, *columns: str) -> list[dict[str, Any]]:
-    batches = TableFollower(path / table, TABLES[table]).take()
-    chosen = [each.batch.select(list(columns)) if columns else each.batch for each in batches]
-    return [row for batch in chosen for row in batch.to_pylist()]
+    sites = {row["site"]: row for row in read_table(path / "sites", SITES, SITES.names).to_pylist()}
+    last_step = max(latest_step(path / table, TABLES[table]) for table in ("steps", "stats"))
+    return Progress(info, last_step, [sites[number] for number in sorted(sites)])

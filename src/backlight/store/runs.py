@@ -13,10 +13,12 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from stat import S_ISREG
 from typing import Any, Final
 
 from backlight.errors import BacklightError
 from backlight.schema import FORMAT_VERSION, RUN_FILE, TABLES, RunInfo
+from backlight.store.seal import is_as_written
 
 STATUSES: Final = ("live", "finished", "failed", "stopped")
 _ENDINGS: Final = ("finished", "failed")
@@ -111,7 +113,10 @@ def read_info(folder: Path) -> RunInfo:
     """What `run.json` says, or one sentence on why it cannot be told."""
     path = folder / RUN_FILE
     try:
-        if path.stat().st_size > _LARGEST_RUN_FILE_BYTES:
+        found = path.stat()
+        if not S_ISREG(found.st_mode):
+            raise BacklightError(f"{str(path)!r} is no file: the run cannot be shown.")
+        if found.st_size > _LARGEST_RUN_FILE_BYTES:
             raise BacklightError(f"{str(path)!r} is too large to be a run's description.")
         content = json.loads(path.read_bytes())
     except OSError as error:
@@ -125,6 +130,24 @@ def read_info(folder: Path) -> RunInfo:
             "restore the file or move the folder away."
         ) from None
     return _checked(path, content)
+
+
+def info_problem(folder: Path) -> str | None:
+    """One sentence where `run.json` can be read and is not as it was written."""
+    path = folder / RUN_FILE
+    try:
+        if path.stat().st_size > _LARGEST_RUN_FILE_BYTES or _is_intact(path.read_text("utf-8")):
+            return None
+    except (OSError, ValueError):
+        return None
+    return f"{str(path)!r} is not as it was written: what it says may be wrong."
+
+
+def _is_intact(text: str) -> bool:
+    """Whether `run.json` is as it was written; before version 1.1 it had no checksum."""
+    if is_as_written(text):
+        return True
+    return '"crc32"' not in text and json.loads(text).get("format") == [1, 0]
 
 
 def _checked(path: Path, content: object) -> RunInfo:
@@ -173,6 +196,10 @@ def _is_word(value: object) -> bool:
     return isinstance(value, str)
 
 
+def _is_list_of_objects(value: object) -> bool:
+    return isinstance(value, list) and all(map(_is_object, value))
+
+
 _CHECKS: Final[dict[str, Any]] = {
     "id": _is_word,
     "project": _is_word,
@@ -183,7 +210,9 @@ _CHECKS: Final[dict[str, Any]] = {
     "pid_started": _is_number,
     "config": _is_object,
     "environment": _is_object,
-    "modules": lambda value: isinstance(value, list) and all(map(_is_object, value)),
+    "modules": _is_list_of_objects,
+    "optimizers": _is_list_of_objects,
+    "anomalies": _is_object,
     "recorder": _is_object,
     "ended_at": lambda value: value is None or _is_number(value),
     "ended": lambda value: value is None or value in _ENDINGS,

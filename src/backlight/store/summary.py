@@ -7,6 +7,7 @@ planning a query would take a hundred times longer than the answer.
 from __future__ import annotations
 
 import time
+from math import fsum
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -54,7 +55,7 @@ def count_faults(faults: object) -> int:
 def summarize(*, steps: pa.Table, scalars: pa.Table, notes: pa.Table) -> dict[str, Any]:
     """The part of a Summary that the small tables tell."""
     lead = _of_lowest_rank(steps)
-    duration = pc.sum(lead["duration_secs"]).as_py() or 0.0
+    duration_secs = _total(lead["duration_secs"])
     losses = _losses(scalars)
     ended = pc.add(steps["started_at"], steps["duration_secs"])
     times = [ended, scalars["logged_at"], notes["written_at"]]
@@ -63,7 +64,9 @@ def summarize(*, steps: pa.Table, scalars: pa.Table, notes: pa.Table) -> dict[st
         "step": pc.max(lead["step"]).as_py(),
         "steps": lead.num_rows,
         "recorded_steps": pc.sum(lead["recorded"]).as_py() or 0,
-        "recording_share": pc.sum(lead["recording_secs"]).as_py() / duration if duration else None,
+        "recording_share": (
+            _total(lead["recording_secs"]) / duration_secs if duration_secs else None
+        ),
         "loss": float(losses[-1]) if len(losses) else None,
         "loss_curve": curve(losses),
     }
@@ -75,6 +78,11 @@ def _of_lowest_rank(table: pa.Table) -> pa.Table:
     if bounds["min"] == bounds["max"]:
         return table
     return table.filter(pc.equal(table["rank"], bounds["min"]))
+
+
+def _total(column: pa.ChunkedArray) -> float:
+    """The sum, which is the same in whatever order the rows are."""
+    return fsum(column.to_numpy())
 
 
 def _losses(scalars: pa.Table) -> npt.NDArray[np.float64]:

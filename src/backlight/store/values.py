@@ -13,15 +13,15 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
 from heapq import heapify, heappop, heappush
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 from safetensors import SafetensorError, safe_open
-from safetensors.numpy import save
 
 from backlight.errors import BacklightError
 
@@ -45,6 +45,8 @@ STORED_AS: Final = {
 _FEWEST_NEURONS = 64  # before a sample is given up
 _HEADER_BYTES = 640  # at most what an entry takes in the file's header, without its samples
 _SAMPLE_HEADER_BYTES = 32  # a position and a data index, as text
+_COLUMN_HEADER_BYTES = 20  # the position of a chosen neuron, as text
+_MOST_EMPTY_COLUMNS = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +62,7 @@ class Extent:
     neuron_step: int
     item_bytes: int
     is_open: bool = False  # which samples are kept is not known yet, so none may be given up
+    has_positions: bool = False  # the header says of each neuron where it is
 
     @property
     def columns(self) -> int:
@@ -75,6 +78,8 @@ class Extent:
     def file_bytes(self) -> int:
         """At most what the values and their entry in the header take; 0 if nothing is kept."""
         header = _HEADER_BYTES + _SAMPLE_HEADER_BYTES * self.samples
+        if self.has_positions:
+            header += _COLUMN_HEADER_BYTES * self.columns
         return self.data_bytes + header if self.samples else 0
 
     def less(self) -> Extent:
@@ -93,6 +98,8 @@ def fit(wanted: Sequence[Extent], budget_bytes: int) -> list[Extent]:
     >>> [(extent.samples, extent.columns) for extent in fit([large, small], 40_000)]
     [(8, 1024), (8, 64)]
     """
+    if budget_bytes < _HEADER_BYTES:
+        return [replace(extent, samples=0) for extent in wanted]
     kept = list(wanted)
     total = sum(extent.file_bytes for extent in kept)
     largest = [(-extent.file_bytes, -place) for place, extent in enumerate(kept)]
@@ -107,13 +114,14 @@ def fit(wanted: Sequence[Extent], budget_bytes: int) -> list[Extent]:
     return kept
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)  # not frozen: that would take longer than all the rest of it
 class KeptValues:
     """The values that were kept of one tensor.
 
     `array` has a row for each of `samples` and a column for each kept neuron; of a tensor without
-    a batch dimension it has the columns only. A neuron is a position in the flattened sample. What
-    NumPy has no dtype for is written from its bits, and complex32 from pairs of float16.
+    a batch dimension it has the columns only. A neuron is a position in the flattened sample, and
+    `neuron_positions` says which ones the columns are. What NumPy has no dtype for is written from
+    its bits, and complex32 from pairs of float16.
     """
 
     site: int
@@ -129,16 +137,20 @@ class KeptValues:
     neuron_step: int  # the kept neurons are 0, neuron_step, 2 * neuron_step, …
     array: Any
     note: str = ""  # where the array is not what its dtype says: what it is, and what to do
+    chosen_neurons: tuple[int, ...] | None = None  # the kept neurons, where the user chose them
 
     @property
     def neuron_positions(self) -> Any:
         """Where each column is in the flattened sample."""
+        if self.chosen_neurons is not None:
+            return np.array(self.chosen_neurons, np.int64)
         return np.arange(0, self.neurons, self.neuron_step)
 
     @property
     def array_shape(self) -> tuple[int, ...]:
         """The shape that the array has to have, whatever its dtype."""
-        columns = len(range(0, self.neurons, self.neuron_step))
+        kept = self.chosen_neurons
+        columns = len(range(0, self.neurons, self.neuron_step) if kept is None else kept)
         return (columns,) if self.batch_dim is None else (len(self.samples), columns)
 
 
@@ -147,6 +159,7 @@ class StepValues:
     """The raw values of one step, as they are written."""
 
     entries: tuple[KeptValues, ...]
+    most_file_bytes: int = 0  # what they count for in the run's budget
 
     @property
     def data_bytes(self) -> int:
@@ -154,12 +167,12 @@ class StepValues:
         return sum(int(entry.array.nbytes) for entry in self.entries)
 
 
-_DESCRIBED = [field.name for field in fields(KeptValues) if field.name not in ("array", "note")]
 _DAMAGE = (
     SafetensorError,
     ArithmeticError,
     AttributeError,
     LookupError,
+    RecursionError,
     TypeError,
     ValueError,
 )
@@ -202,25 +215,106 @@ def write_values(folder: Path, rank: int, step: int, values: StepValues) -> int:
     return len(content)
 
 
+_STORED_CODES: Final = {
+    "bool": "BOOL",
+    **{f"float{bits}": f"F{bits}" for bits in (16, 32, 64)},
+    **{f"int{bits}": f"I{bits}" for bits in (8, 16, 32, 64)},
+    **{f"uint{bits}": f"U{bits}" for bits in (8, 16, 32, 64)},
+}
+"""What safetensors calls the dtypes in which arrays are stored."""
+
+
 def _serialized(values: StepValues) -> bytes:
-    arrays: dict[str, Any] = {}
-    metadata: dict[str, str] = {}
-    for number, entry in enumerate(values.entries):
+    """The file's content. By hand, because the library takes longer than all the rest."""
+    tensors: list[str] = []
+    metadata: list[str] = []
+    arrays: list[Any] = []
+    end = 0
+    for number, entry in _by_item_size(values):
         # The number keeps apart what was seen twice, such as a gradient under double backward.
-        name = f"{number}.{entry.site}.{entry.quantity}.{entry.iteration}"
-        arrays[name] = _stored(entry)
-        described = {key: getattr(entry, key) for key in _DESCRIBED}
-        metadata[name] = json.dumps(described, separators=(",", ":"))
-    return bytes(save(arrays, metadata=metadata))
+        name, described = _described(number, entry)
+        array = np.ascontiguousarray(entry.array)
+        start, end = end, end + array.nbytes
+        shape = (*array.shape, 2) if array.dtype.kind == "c" else array.shape
+        tensors.append(
+            f'"{name}":{{"dtype":"{_STORED_CODES[STORED_AS[entry.dtype]]}",'
+            f'"shape":{list(shape)},"data_offsets":[{start},{end}]}}'
+        )
+        metadata.append(f'"{name}":"{described}"')
+        arrays.append(array)
+    parts = ['"__metadata__":{' + ",".join(metadata) + "}", *tensors]
+    header = ("{" + ",".join(parts) + "}").encode()
+    header += b" " * (-len(header) % 8)
+    return b"".join([len(header).to_bytes(8, "little"), header, *arrays])
 
 
-def _stored(entry: KeptValues) -> Any:
-    array = np.require(entry.array, requirements="C")
-    if array.dtype.kind == "c":
-        array = array[..., np.newaxis].view(array.real.dtype)
-    if array.dtype != STORED_AS[entry.dtype]:
-        array = array.view(STORED_AS[entry.dtype])
-    return array
+def _by_item_size(values: StepValues) -> list[tuple[int, KeptValues]]:
+    """The entries with their numbers, the largest items first, so that all are aligned."""
+    numbered = list(enumerate(values.entries))
+    numbered.sort(key=lambda pair: -int(pair[1].array.itemsize))
+    return numbered
+
+
+def _described(number: int, entry: KeptValues) -> tuple[str, str]:
+    """The name of an entry, and what is said of it, as text inside of JSON's quotes."""
+    source, place = _source_text(
+        entry.site,
+        entry.quantity,
+        entry.backward,
+        entry.iteration,
+        entry.dtype,
+        entry.shape,
+        entry.batch_dim,
+        entry.neurons,
+        entry.neuron_step,
+        entry.chosen_neurons,
+    )
+    return f"{number}.{place}", f"{source}{_samples_text(entry.samples, entry.data_indices)}"
+
+
+@lru_cache(maxsize=1 << 14)
+def _source_text(
+    site: int,
+    quantity: str,
+    backward: str,
+    iteration: int,
+    dtype: str,
+    shape: tuple[int, ...],
+    batch_dim: int | None,
+    neurons: int,
+    neuron_step: int,
+    chosen_neurons: tuple[int, ...] | None,
+) -> tuple[str, str]:
+    """What is the same in every step, and is therefore put into words once."""
+    described = {
+        "site": site,
+        "quantity": quantity,
+        "backward": backward,
+        "iteration": iteration,
+        "dtype": dtype,
+        "shape": shape,
+        "batch_dim": batch_dim,
+        "neurons": neurons,
+        "neuron_step": neuron_step,
+    }
+    if chosen_neurons is not None:
+        described["chosen_neurons"] = chosen_neurons
+    return _quoted(_json(described)[:-1]), _quoted(f"{site}.{quantity}.{iteration}")
+
+
+@lru_cache(maxsize=64)
+def _samples_text(samples: tuple[int, ...], data_indices: tuple[int | None, ...]) -> str:
+    """What most entries of a step have in common."""
+    return _quoted("," + _json({"samples": samples, "data_indices": data_indices})[1:])
+
+
+def _json(value: object) -> str:
+    return json.dumps(value, separators=(",", ":"))
+
+
+def _quoted(text: str) -> str:
+    """Text as it stands inside of JSON's quotes."""
+    return json.dumps(text)[1:-1]
 
 
 def read_values(path: str | Path) -> list[KeptValues]:
@@ -252,10 +346,63 @@ def _entry(described: dict[str, Any], stored: Any) -> KeptValues:
     """One tensor of a file; whatever does not fit together is a ValueError or a TypeError."""
     lists = {key: tuple(value) for key, value in described.items() if isinstance(value, list)}
     entry = KeptValues(**{**described, **lists}, array=None)
+    for key, is_fit in _FIT.items():
+        if not is_fit(getattr(entry, key)):
+            raise ValueError(f"{key} is {str(described.get(key))[:40]}")
     array, note = _decoded(stored, entry.dtype)
     if array.shape != entry.array_shape:
         raise ValueError(f"{entry.array_shape} values described, {array.shape} found")
+    _check_places(entry)
     return replace(entry, array=array, note=note)
+
+
+def _is_number(value: object) -> bool:
+    return type(value) is int and -(1 << 63) <= value < 1 << 63
+
+
+def _is_count(value: object) -> bool:
+    return type(value) is int and 0 <= value < 1 << 63
+
+
+def _is_text(value: object) -> bool:
+    return isinstance(value, str)
+
+
+def _are_counts(value: object) -> bool:
+    return isinstance(value, tuple) and all(map(_is_count, value))
+
+
+_FIT: Final[dict[str, Callable[[Any], bool]]] = {
+    "site": _is_count,
+    "quantity": _is_text,
+    "backward": _is_text,
+    "iteration": _is_number,
+    "dtype": _is_text,
+    "shape": _are_counts,
+    "batch_dim": lambda value: value is None or _is_count(value),
+    "samples": _are_counts,
+    "data_indices": lambda value: all(index is None or _is_number(index) for index in value),
+    "neurons": _is_count,
+    "neuron_step": lambda value: _is_count(value) and value > 0,
+    "chosen_neurons": lambda value: value is None or _are_counts(value),
+}
+"""What is written of each; a file may say anything."""
+
+
+def _check_places(entry: KeptValues) -> None:
+    """That samples and neurons are places in the tensor, and that they can be listed."""
+    dim, columns = entry.batch_dim, entry.array_shape[-1]
+    if dim is not None and dim >= len(entry.shape):
+        raise ValueError(f"no dimension {dim} in {entry.shape}")
+    if len(entry.data_indices) != len(entry.samples):
+        raise ValueError(f"{len(entry.samples)} samples, {len(entry.data_indices)} indices")
+    if dim is not None and max(entry.samples, default=-1) >= entry.shape[dim]:
+        raise ValueError(f"sample {max(entry.samples)} of {entry.shape[dim]}")
+    if max(entry.chosen_neurons or (), default=-1) >= entry.neurons:
+        raise ValueError(f"a neuron chosen that is not one of {entry.neurons}")
+    # Without samples the file has no values, however many columns it speaks of.
+    if columns > _MOST_EMPTY_COLUMNS and not entry.samples and dim is not None:
+        raise ValueError(f"{columns} neurons of no sample")
 
 
 def _decoded(stored: Any, dtype: str) -> tuple[Any, str]:

@@ -1,4 +1,4 @@
-"""Writes a run's folder: `run.json` and one Arrow IPC stream for each table.
+"""Writes a run's folder: `run.json` and one series of Arrow IPC streams for each table.
 
 Every batch reaches the operating system before `append` returns, so a trainer that is killed loses
 only what it had not yet appended. Nothing that exists is overwritten: a run's folder is always new.
@@ -10,6 +10,7 @@ import json
 import os
 import re
 from collections.abc import Mapping
+from contextlib import ExitStack
 from dataclasses import fields
 from math import isfinite
 from pathlib import Path
@@ -19,6 +20,10 @@ import pyarrow as pa
 
 from backlight.errors import BacklightError
 from backlight.schema import RUN_FILE, TABLES, RunInfo
+from backlight.store.backlog import Backlog
+from backlight.store.layout import parse
+from backlight.store.seal import sealed
+from backlight.store.streams import StreamSeries
 from backlight.store.values import StepValues, write_values
 
 # Slashes, control characters, marks that turn the direction of text, halves of characters.
@@ -27,6 +32,7 @@ _FORBIDDEN = re.compile(
 )
 _LONGEST_NAME_BYTES = 200
 _DEEPEST = 12
+_ROWS = {table: pa.struct(list(schema)) for table, schema in TABLES.items()}
 
 
 def check_name(kind: str, name: str) -> str:
@@ -83,12 +89,8 @@ def _first_free_folder(parent: Path, name: str) -> Path:
 
 def _first_free_segment(path: Path, rank: int) -> int:
     """The number after the last segment: a run that goes on never writes into old files."""
-    numbers = [
-        int(file.stem.partition("-")[2])
-        for file in path.glob(f"*/{rank}-*.arrows")
-        if file.stem.partition("-")[2].isdigit()
-    ]
-    return max(numbers, default=-1) + 1
+    found = (parse(file.name) for table in TABLES for file in (path / table).glob(f"{rank}-*"))
+    return max((source.last for source in found if source is not None), default=-1) + 1
 
 
 class RunWriter:
@@ -109,28 +111,37 @@ class RunWriter:
         self.rank = rank
         self.segment = _first_free_segment(path, rank)
         self.bytes_written = 0
-        self._streams: dict[str, tuple[pa.OSFile, pa.RecordBatchStreamWriter]] = {}
+        self._streams: dict[str, StreamSeries] = {}
+        self._backlog = Backlog(self._append)
 
     def write_info(self, info: RunInfo) -> None:
         """Write `run.json`, in one piece: a reader sees the old one or the new one."""
         target = self.path / RUN_FILE
         draft = target.with_suffix(f".json.{os.getpid()}")
         own = {each.name: getattr(info, each.name) for each in fields(info)}
-        draft.write_text(json.dumps(_plain(own), indent=1) + "\n", encoding="utf-8")
+        if self._backlog.dropped:
+            own["recorder"] = {**info.recorder, "dropped": dict(self._backlog.dropped)}
+        draft.write_text(sealed(json.dumps(_plain(own), indent=1)), encoding="utf-8")
         draft.replace(target)
 
     def append(self, table: str, batch: pa.RecordBatch) -> None:
-        """Append rows to a table and hand them to the operating system."""
-        file, stream = self._streams.get(table) or self._open(table)
-        before = file.tell()
-        stream.write_batch(batch)
-        file.flush()
-        self.bytes_written += file.tell() - before
+        """Append rows to a table and hand them to the operating system.
+
+        Where that takes long they wait for it in memory, and where too much waits detail is given
+        up: training goes on.
+        """
+        self._backlog.append(table, batch)
+
+    def _append(self, table: str, batch: pa.RecordBatch) -> None:
+        stream = self._streams.get(table) or self._open(table)
+        self.bytes_written += stream.append(batch)
 
     def append_rows(self, table: str, rows: list[dict[str, Any]]) -> None:
         """Append rows that are given as dictionaries; nothing happens where there are none."""
         if rows:
-            self.append(table, pa.RecordBatch.from_pylist(rows, schema=TABLES[table]))
+            # By way of a struct: several times faster than column by column.
+            columns = pa.array(rows, _ROWS[table])
+            self.append(table, pa.RecordBatch.from_struct_array(columns))
 
     def write_graph(self, signature: str, graph: dict[str, Any]) -> None:
         """Write the graph of one structure, in a file of its own, in one piece."""
@@ -146,20 +157,20 @@ class RunWriter:
 
     def close(self) -> None:
         """End every stream. The run stays readable whether or not this is called."""
-        streams, self._streams = self._streams, {}
-        for file, stream in streams.values():
-            try:
-                stream.close()
-            finally:
-                file.close()
+        with ExitStack() as stack:
+            stack.callback(self._close_streams)
+            self._backlog.close()
 
-    def _open(self, table: str) -> tuple[pa.OSFile, pa.RecordBatchStreamWriter]:
-        folder = self.path / table
-        folder.mkdir(exist_ok=True)
-        name = folder / f"{self.rank}-{self.segment:04}.arrows"
-        name.touch(exist_ok=False)  # never into a file that exists
-        file = pa.OSFile(str(name), "wb")
-        self._streams[table] = file, pa.ipc.new_stream(file, TABLES[table])
+    def _close_streams(self) -> None:
+        streams, self._streams = self._streams, {}
+        with ExitStack() as stack:
+            for stream in streams.values():
+                stack.callback(stream.close)
+
+    def _open(self, table: str) -> StreamSeries:
+        self._streams[table] = StreamSeries(
+            self.path / table, TABLES[table], rank=self.rank, segment=self.segment
+        )
         return self._streams[table]
 
 

@@ -1,5 +1,11 @@
+import type { GraphAnswer } from "../lib/graph/answer";
+import type { Moment } from "../lib/graph/moment";
 import type { HeatmapMatrix } from "../lib/heatmap";
 import type { Sketch } from "../lib/sketch";
+import type { Beside, Call, EventRow, KeptRow, KeptSample, SampleRow } from "./kept";
+import type { FrameSource, Query, Watcher } from "./transport";
+
+export type Table = Awaited<ReturnType<typeof import("./arrow")["tableFromIPC"]>>;
 
 /** Where the data comes from. Each method is named after the address of the HTTP interface. */
 export interface Connector {
@@ -10,16 +16,27 @@ export interface Connector {
   scalars(id: string, query: ScalarsQuery, signal?: AbortSignal): Promise<ScalarColumns>;
   notes(id: string, signal?: AbortSignal): Promise<Note[]>;
   heatmap(id: string, query: HeatmapQuery, signal?: AbortSignal): Promise<HeatmapMatrix>;
-  history(id: string, query: SiteQuery, signal?: AbortSignal): Promise<History>;
+  graph(id: string, step: number, signal?: AbortSignal): Promise<GraphAnswer>;
+  moment(id: string, query: MomentQuery, signal?: AbortSignal): Promise<Moment>;
+  history(id: string, query: SiteQuery, signal?: AbortSignal): Promise<HistoryRow[]>;
   sketches(id: string, query: SiteQuery, signal?: AbortSignal): Promise<SketchSlice[]>;
+  eventLog(id: string, signal?: AbortSignal): Promise<EventRow[]>;
+  calls(id: string, step: number, signal?: AbortSignal): Promise<Beside<Call>>;
+  samples(id: string, step: number, signal?: AbortSignal): Promise<KeptSample[]>;
+  values(id: string, query: ValuesQuery, signal?: AbortSignal): Promise<Beside<KeptRow>>;
+  siteSamples(id: string, query: SiteQuery, signal?: AbortSignal): Promise<SampleRow[]>;
+  /** Any address, for views that have questions of their own: see `analyses.ts`. */
+  json<T>(path: string, signal?: AbortSignal, query?: Query): Promise<T>;
+  arrow(path: string, query: Query, signal?: AbortSignal): Promise<Table>;
+  custom(id: string, query: Query, signal?: AbortSignal): Promise<Picture>;
+  /** What showing a picture may need: a frame apart from the page, and the script of Plotly. */
+  customFrame(): Promise<FrameSource>;
+  plotly(): Promise<string>;
+  /** Sentences about where the data comes from, if it is not all of it. */
+  readonly about: readonly string[];
   /** Calls back at once and after each change, until the function that it returns is called. */
   watchRuns(watcher: Watcher<Summary[]>): () => void;
   watchRun(id: string, watcher: Watcher<RunChange>): () => void;
-}
-
-export interface Watcher<T> {
-  onChange: (change: T) => void;
-  onConnection: (isConnected: boolean) => void;
 }
 
 export type Status = "live" | "finished" | "failed" | "stopped";
@@ -55,6 +72,9 @@ export interface Rows {
   steps: number;
   scalars: number;
   notes: number;
+  events: number;
+  samples: number;
+  calls: number;
 }
 
 export interface RunChange {
@@ -69,6 +89,8 @@ export interface RunDetail extends RunChange {
   modules: { name: string; class: string; parameters: number; extra: string }[];
   scalar_names: string[];
   quantities: string[];
+  /** What the view of the user's own is called, if there is one. */
+  custom: string | null;
   /** A sentence for each damaged file. */
   problems: string[];
 }
@@ -87,7 +109,12 @@ export interface Site {
 
 export interface StepColumns {
   step: number[];
+  kind: string[];
+  /** How many iterations each step had, and the signature of its graph or nothing. */
+  iterations: number[];
+  graph: string[];
   recorded: boolean[];
+  started_at: number[];
   duration_secs: number[];
   recording_secs: number[];
 }
@@ -113,6 +140,21 @@ export interface HeatmapQuery {
   quantity: string;
   statistic: string;
   columns: number;
+  /** Only steps from one to another; null for all. */
+  first?: number | null;
+  last?: number | null;
+}
+
+export interface MomentQuery {
+  step: number;
+  quantity: string;
+  statistic: string;
+}
+
+export interface ValuesQuery {
+  site: number;
+  quantity: string;
+  step: number;
 }
 
 export interface SiteQuery {
@@ -122,14 +164,13 @@ export interface SiteQuery {
   limit: number;
 }
 
-/** The statistics of one quantity of one site, a row for each recorded step: its last iteration's. */
-export interface History {
-  step: number[];
-  rows: Record<string, number>[];
-  /** How many iterations each step had. */
-  iterations: number[];
-  dtype: string[];
-  shape: number[][];
+/** The statistics of one quantity of one site at one iteration of a step. */
+export interface HistoryRow {
+  step: number;
+  iteration: number;
+  dtype: string;
+  shape: number[];
+  statistics: Record<string, number>;
 }
 
 export interface SketchSlice extends Sketch {
@@ -141,3 +182,12 @@ export interface SketchSlice extends Sketch {
   min: number;
   max: number;
 }
+
+/** What a function of the user's made of the selection. */
+export type Picture =
+  | { kind: "plotly"; figure: Record<string, unknown> }
+  | { kind: "image"; type: string; data: string; scale?: number }
+  | { kind: "html"; html: string }
+  | { kind: "error"; error: string; traceback: string }
+  /** Another selection came before it was this one's turn. */
+  | { kind: "superseded" };

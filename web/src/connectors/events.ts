@@ -1,4 +1,4 @@
-import type { Watcher } from "./connector";
+import type { Watcher } from "./transport";
 
 const FIRST_RETRY_MS = 2000;
 const LAST_RETRY_MS = 30_000;

@@ -1,6 +1,7 @@
 import { describe, expect, it } from "vitest";
 import {
   formatAge,
+  formatCount,
   formatDuration,
   formatInteger,
   formatNumber,
@@ -75,4 +76,15 @@ it("formats times in their largest unit", () => {
     "1 min 05 s",
     "2 h 05 min",
   ]);
+});
+
+describe("formatCount", () => {
+  it.each([
+    [0, "0"],
+    [999, "999"],
+    [12_345, "12.3 k"],
+    [1_755_648, "1.76 M"],
+    [999_950, "1 M"],
+    [7.24e9, "7.24 G"],
+  ])("%d is %s", (count, text) => expect(formatCount(count)).toBe(text));
 });

@@ -81,3 +81,15 @@ export function formatValue(value: unknown): string {
 function tidyExponent(text: string): string {
   return text.replace("e+", "e");
 }
+
+/** A count in few characters: `950`, `12.3 k`, `1.76 M`, `7.24 G`. */
+export function formatCount(count: number): string {
+  const units = ["", " k", " M", " G", " T"];
+  let power = 0;
+  let value = count;
+  while (value >= 999.5 && power < units.length - 1) {
+    value /= 1000;
+    power++;
+  }
+  return power === 0 ? String(count) : `${Number(value.toPrecision(3))}${units[power]}`;
+}

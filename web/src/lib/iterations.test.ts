@@ -1,23 +1,33 @@
-import { expect, it } from "vitest";
-import { lastIterations } from "./iterations";
+import { describe, expect, it } from "vitest";
+import { iterationRows } from "./iterations";
 
-it("keeps the last iteration of each step", () => {
-  const row = (step: number, iteration: number) => ({
-    step,
-    iteration,
-    rms: 10 * step + iteration,
+const row = (step: number, iteration: number, mean: number) => ({ step, iteration, mean });
+const means = (all: ReturnType<typeof row>[], iteration: number | null) =>
+  iterationRows(all, iteration).rows.map(({ mean }) => mean);
+
+describe("iterationRows", () => {
+  const all = [row(0, 0, 1), row(1, 0, 2), row(1, 1, 3), row(1, 2, 4), row(2, 0, 5), row(2, 1, 6)];
+
+  it("takes the last iteration of each step, and counts them", () => {
+    expect(means(all, null)).toEqual([1, 4, 6]);
+    expect(iterationRows(all, null).iterations).toEqual([1, 3, 2]);
   });
-  const all = [row(0, 0), row(0, 1), row(0, 2), row(5, 0), row(9, 1), row(9, 0)];
-  const { rows, iterations } = lastIterations(all);
-  expect(rows.map(({ rms }) => rms)).toEqual([2, 50, 91]);
-  expect(iterations).toEqual([3, 1, 2]);
-});
 
-it("takes several rows of one iteration for one", () => {
-  const { rows, iterations } = lastIterations([
-    { step: 3, iteration: 0, of: "a" },
-    { step: 3, iteration: 0, of: "b" },
-  ]);
-  expect(rows.map(({ of }) => of)).toEqual(["b"]);
-  expect(iterations).toEqual([1]);
+  it("takes one iteration where a step has it, and what was seen once", () => {
+    expect(means(all, 2)).toEqual([1, 4]);
+    expect(means(all, 1)).toEqual([1, 3, 6]);
+  });
+
+  it("takes no other iteration than the one that was asked for", () => {
+    expect(means([row(0, 4, 1)], 2)).toEqual([]);
+    expect(means([row(0, 4, 1)], null)).toEqual([1]);
+  });
+
+  it("is the highest, whatever the order within a step", () => {
+    expect(means([row(0, 2, 1), row(0, 0, 2), row(0, 1, 3)], null)).toEqual([1]);
+  });
+
+  it("has nothing of nothing", () => {
+    expect(iterationRows([], null)).toEqual({ rows: [], iterations: [] });
+  });
 });

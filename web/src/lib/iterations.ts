@@ -3,20 +3,43 @@ export interface IterationRow {
   iteration: number;
 }
 
-/** The last iteration of each step, and how many each had; rows are in the order of their steps. */
-export function lastIterations<T extends IterationRow>(all: readonly T[]) {
+/** One row for each step: that of the iteration, or of the last for null; and how many iterations each
+ * step had. Rows are in the order of their steps. What was seen once, before or after all iterations,
+ * belongs to each of them. */
+export function iterationRows<T extends IterationRow>(all: readonly T[], iteration: number | null) {
   const rows: T[] = [];
   const iterations: number[] = [];
-  for (const row of all) {
-    const before = rows.at(-1);
-    if (before?.step !== row.step) {
-      rows.push(row);
-      iterations.push(1);
-    } else {
-      const last = row.iteration >= before.iteration ? row : before;
-      if (row.iteration !== before.iteration) iterations[rows.length - 1] = last.iteration + 1;
-      rows[rows.length - 1] = last;
+  for (let start = 0; start < all.length; ) {
+    let end = start + 1;
+    while (end < all.length && all[end]!.step === all[start]!.step) end++;
+    const chosen = choose(all, start, end, iteration);
+    if (chosen) {
+      rows.push(chosen);
+      iterations.push(countIterations(all, start, end));
     }
+    start = end;
   }
   return { rows, iterations };
+}
+
+function choose<T extends IterationRow>(
+  all: readonly T[],
+  start: number,
+  end: number,
+  iteration: number | null,
+): T | null {
+  if (end - start === 1 && (iteration === null || all[start]!.iteration <= 0)) return all[start]!;
+  let chosen: T | null = null;
+  for (let i = start; i < end; i++) {
+    const row = all[i]!;
+    const isAsked = iteration === null || row.iteration === iteration;
+    if (isAsked && (!chosen || row.iteration >= chosen.iteration)) chosen = row;
+  }
+  return chosen;
+}
+
+function countIterations(all: readonly IterationRow[], start: number, end: number): number {
+  let last = 0;
+  for (let i = start; i < end; i++) last = Math.max(last, all[i]!.iteration);
+  return end - start === 1 ? 1 : last + 1;
 }

@@ -18,6 +18,8 @@ export const KEYS: { where: string; keys: KeyHelp[] }[] = [
     keys: [
       { keys: ["↑", "↓"], what: "move" },
       { keys: ["Enter"], what: "open the run" },
+      { keys: ["X"], what: "select the run, or not" },
+      { keys: ["C"], what: "compare the selected runs" },
     ],
   },
   {
@@ -25,21 +27,56 @@ export const KEYS: { where: string; keys: KeyHelp[] }[] = [
     keys: [
       { keys: ["↑", "↓", "←", "→"], what: "move the cell" },
       { keys: ["Enter"], what: "open the cell's tensor" },
-      { keys: ["+", "−", "0"], what: "taller rows, lower rows, all rows" },
+      { keys: ["+", "−", "0"], what: "taller rows, lower rows, all rows and steps" },
     ],
   },
-  { where: "Tensor", keys: [{ keys: ["↑", "↓"], what: "site before, after" }] },
+  {
+    where: "Graph",
+    keys: [
+      { keys: ["↑", "↓"], what: "to what it depends on, to what depends on it" },
+      { keys: ["[", "]"], what: "to what stands beside it" },
+      { keys: ["Enter"], what: "open or close the box" },
+      { keys: ["Shift Enter"], what: "go into the box" },
+      { keys: ["Backspace"], what: "go out of the box" },
+      { keys: ["Space"], what: "play through the steps" },
+      { keys: ["+", "−", "0"], what: "nearer, farther, fit" },
+      { keys: ["N"], what: "network tree in and out" },
+      { keys: ["V"], what: "downwards or to the right" },
+    ],
+  },
+  {
+    where: "Tensor",
+    keys: [
+      { keys: ["↑", "↓"], what: "site before, after" },
+      { keys: ["E"], what: "over steps, raw values, samples" },
+      { keys: ["B"], what: "raw values as heatmap or table" },
+      { keys: ["Enter"], what: "into the raw values, then arrows move the cell" },
+    ],
+  },
+  {
+    where: "Flow",
+    keys: [
+      { keys: ["↑", "↓"], what: "tensor before, after" },
+      { keys: ["Enter"], what: "open the tensor" },
+    ],
+  },
+  { where: "Compare", keys: [{ keys: ["E"], what: "scalars, differences, tensor, structure" }] },
   {
     where: "In a run",
     keys: [
-      { keys: ["1", "2", "3"], what: "overview, heatmap, tensor" },
+      { keys: ["1", "…", "9"], what: "the views, from top to bottom" },
       { keys: ["←", "→"], what: "recorded step before, after" },
       { keys: ["Shift ←", "Shift →"], what: "ten recorded steps" },
       { keys: ["Home", "End"], what: "first, newest step" },
       { keys: ["F"], what: "follow the newest step" },
       { keys: ["Q"], what: "next quantity" },
       { keys: ["S"], what: "next statistic" },
+      { keys: ["K"], what: "next kind of step" },
+      { keys: ["<", ">"], what: "iteration before, after" },
+      { keys: [",", "."], what: "sample before, after" },
+      { keys: ["P"], what: "pin the selected tensor, or unpin it" },
       { keys: ["R"], what: "other run" },
+      { keys: ["C"], what: "compare with other runs" },
       { keys: ["I"], what: "inspector in and out" },
       { keys: ["T"], what: "timeline in and out" },
     ],

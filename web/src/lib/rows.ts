@@ -60,6 +60,6 @@ export function groupStarts(sites: readonly Placed[]): number[] {
 }
 
 /** `blocks.3` of `blocks.3.attn.proj`: up to the first number, or the first part. */
-function blockOf(module: string): string {
+export function blockOf(module: string): string {
   return /^[^.]*(?:\.\d+)?/.exec(module)?.[0] ?? module;
 }

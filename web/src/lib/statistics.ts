@@ -32,10 +32,29 @@ const share = (
   of: (row) => (row[part] ?? Number.NaN) / (row[whole] ?? Number.NaN),
 });
 
+export const UPDATE_RATIO = "update_ratio";
+
+/** What a heatmap can show of a statistic: those that are made of several numbers it cannot. */
+export function heatmapStatistic(name: string): string {
+  return name === "norm" || name === UPDATE_RATIO ? "rms" : name;
+}
+
+/** Quantities that only parameters have. */
+export function isOfParameters(quantity: string, statistic: string): boolean {
+  return statistic === UPDATE_RATIO || quantity === "update" || quantity === "grad_applied";
+}
+
 export const STATISTICS: readonly Statistic[] = [
   plain("rms", "rms", "magnitude", "root of the mean square"),
   plain("abs_max", "abs max", "magnitude", "greatest magnitude"),
   plain("abs_mean", "abs mean", "magnitude", "mean magnitude"),
+  {
+    name: "norm",
+    label: "norm",
+    kind: "magnitude",
+    about: "Euclidean norm",
+    of: (row) => (row.rms ?? Number.NaN) * Math.sqrt(row.count ?? Number.NaN),
+  },
   plain("std", "std", "magnitude", "standard deviation"),
   plain("mean", "mean", "signed", "mean"),
   plain("min", "min", "signed", "least value"),
@@ -61,6 +80,13 @@ export const STATISTICS: readonly Statistic[] = [
     ["constant_units", "units"],
     "share of units that are the same for every sample",
   ),
+  {
+    name: UPDATE_RATIO,
+    label: "update ratio",
+    kind: "magnitude",
+    about: "rms of a parameter's update over the rms of the parameter",
+    of: () => Number.NaN,
+  },
 ];
 
 const byName = new Map(STATISTICS.map((statistic) => [statistic.name, statistic]));

@@ -8,9 +8,17 @@ import type {
   StepColumns,
   Summary,
 } from "../connectors/connector";
+import { type Diagnosis, findings } from "../connectors/findings";
+import type { EventRow } from "../connectors/kept";
+import { SURE } from "../lib/findings";
 import { nearest } from "../lib/search";
 import { appendScalars, longest, type Series } from "../lib/series";
+import { Muted } from "./muted.svelte";
+import { Resource } from "./resource.svelte";
+import { selection } from "./selection.svelte";
 
+/** What is wrong is asked for again after this time at the earliest. */
+const FINDINGS_GAP_MS = 3000;
 const POINTS = 2000;
 
 /** One run and what is known of it; grows while the run is live. */
@@ -22,14 +30,36 @@ export class OpenRun {
   steps = $state.raw<StepColumns>(noSteps());
   scalars = $state.raw<ReadonlyMap<string, Series>>(new Map());
   notes = $state.raw<Note[]>([]);
+  events = $state.raw<EventRow[]>([]);
+  readonly diagnosis = new Resource<Diagnosis>({ keep: true, gapMs: FINDINGS_GAP_MS });
+  readonly muted: Muted;
   error = $state<string | null>(null);
   isConnected = $state(true);
   receivedAt = $state(0);
 
-  readonly recordedSteps = $derived(this.steps.step.filter((_, i) => this.steps.recorded[i]));
+  // Of its own, so that other changes of the selection do not go through all steps again.
+  private readonly selectedKind = $derived(selection.current.kind);
+  readonly kinds = $derived([...new Set(this.steps.kind)].sort());
+  /** The recorded steps of the selected kind; of all if there is none of that kind. */
+  readonly recordedSteps = $derived.by(() => {
+    const kind = this.selectedKind;
+    const isOfKind = kind !== null && this.kinds.includes(kind);
+    return this.allRecordedSteps.filter((_, i) => !isOfKind || this.recordedKinds[i] === kind);
+  });
+  readonly allRecordedSteps = $derived(this.steps.step.filter((_, i) => this.steps.recorded[i]));
+  private readonly recordedKinds = $derived(
+    this.steps.kind.filter((_, i) => this.steps.recorded[i]),
+  );
   readonly siteByName = $derived(new Map(this.sites.map((site) => [site.name, site])));
   readonly isLive = $derived(this.summary?.status === "live");
   readonly quantities = $derived(this.detail?.quantities ?? []);
+
+  /** What is wrong, as far as it is sure and not muted. */
+  readonly findings = $derived(
+    (this.diagnosis.data?.findings ?? []).filter(
+      ({ id, score }) => score >= SURE && !this.muted.ids.has(id),
+    ),
+  );
 
   private pending: RunChange | null = null;
   private isFetching = false;
@@ -37,7 +67,9 @@ export class OpenRun {
   constructor(
     private readonly connector: Connector,
     readonly id: string,
-  ) {}
+  ) {
+    this.muted = new Muted(id);
+  }
 
   open(): () => void {
     let isClosed = false;
@@ -56,6 +88,7 @@ export class OpenRun {
     return () => {
       isClosed = true;
       stopWatching();
+      this.diagnosis.stop();
     };
   }
 
@@ -72,6 +105,22 @@ export class OpenRun {
     const from = step === null ? steps.length - 1 : nearest(steps, step);
     const to = Math.max(0, Math.min(steps.length - 1, from + offset));
     return to === steps.length - 1 && offset > 0 && this.isLive ? null : steps[to]!;
+  }
+
+  /** What is written into the address for a step: nothing for the newest of a live run. */
+  addressOf(step: number): number | null {
+    const at = this.recordedAt(step);
+    return at === this.recordedSteps.at(-1) && this.isLive ? null : at;
+  }
+
+  /** How many iterations a step had, its kind, and the signature of its graph. */
+  stepFacts(step: number | null): { iterations: number; kind: string; graph: string } {
+    const at = step === null ? -1 : nearest(this.steps.step, step);
+    return {
+      iterations: this.steps.iterations[at] ?? 1,
+      kind: this.steps.kind[at] ?? "",
+      graph: this.steps.graph[at] ?? "",
+    };
   }
 
   private async loadDetail(): Promise<void> {
@@ -114,11 +163,15 @@ export class OpenRun {
       grew("steps") && this.loadSteps(),
       grew("scalars") && this.loadScalars(),
       grew("notes") && this.loadNotes(),
+      grew("events") && this.loadEvents(),
       had && (grew("sites") || (grew("stats") && isNew)) && this.loadDetail(),
     ]);
     this.summary = summary;
     this.receivedAt = Date.now() / 1000;
     this.rows = rows;
+    if (rows.stats > 0) {
+      this.diagnosis.load(this.id, rows, (signal) => findings(this.connector, this.id, signal));
+    }
   }
 
   private async loadSites(): Promise<void> {
@@ -130,7 +183,11 @@ export class OpenRun {
     const rows = await this.connector.steps(this.id, old.step.at(-1) ?? null);
     this.steps = {
       step: old.step.concat(rows.step),
+      kind: old.kind.concat(rows.kind),
+      iterations: old.iterations.concat(rows.iterations),
+      graph: old.graph.concat(rows.graph),
       recorded: old.recorded.concat(rows.recorded),
+      started_at: old.started_at.concat(rows.started_at),
       duration_secs: old.duration_secs.concat(rows.duration_secs),
       recording_secs: old.recording_secs.concat(rows.recording_secs),
     };
@@ -147,8 +204,21 @@ export class OpenRun {
   private async loadNotes(): Promise<void> {
     this.notes = await this.connector.notes(this.id);
   }
+
+  private async loadEvents(): Promise<void> {
+    this.events = await this.connector.eventLog(this.id);
+  }
 }
 
 function noSteps(): StepColumns {
-  return { step: [], recorded: [], duration_secs: [], recording_secs: [] };
+  return {
+    step: [],
+    kind: [],
+    iterations: [],
+    graph: [],
+    recorded: [],
+    started_at: [],
+    duration_secs: [],
+    recording_secs: [],
+  };
 }

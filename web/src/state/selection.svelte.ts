@@ -1,4 +1,5 @@
 import { formatSelection, NOTHING, parseSelection, type Selection } from "../lib/selection";
+import { type Address, WindowAddress } from "./address";
 
 /** Movements that follow each other within this time are one entry of the history. */
 const SCRUB_MS = 1000;
@@ -8,11 +9,14 @@ class SelectionState {
   current = $state.raw<Selection>(NOTHING);
   private scrubbedAt = Number.NEGATIVE_INFINITY;
 
-  start(): void {
-    this.current = parseSelection(location.hash);
-    addEventListener("popstate", () => {
+  private keeper: Address = new WindowAddress();
+
+  start(address: Address = this.keeper): void {
+    this.keeper = address;
+    this.current = parseSelection(address.read());
+    address.onMove(() => {
       this.scrubbedAt = Number.NEGATIVE_INFINITY;
-      this.current = parseSelection(location.hash);
+      this.current = parseSelection(address.read());
     });
   }
 
@@ -29,24 +33,37 @@ class SelectionState {
     this.set(part, isSameMovement);
   }
 
+  /** The address that shows this with a part of it changed. */
+  address(part: Partial<Selection>): string {
+    return formatSelection({ ...this.current, ...part });
+  }
+
   private set(part: Partial<Selection>, isReplacing: boolean): void {
     const next = { ...this.current, ...part };
     const address = formatSelection(next);
     if (address === formatSelection(this.current)) return;
     this.current = next;
-    if (isReplacing) history.replaceState(null, "", address);
-    else history.pushState(null, "", address);
+    this.keeper.write(address, isReplacing);
+  }
+
+  /** Pins a site for comparison, or unpins it. */
+  pin(site: string): void {
+    const { pins } = this.current;
+    this.change({
+      pins: pins.includes(site) ? pins.filter((name) => name !== site) : [...pins, site],
+    });
   }
 
   openRun(run: string | null): void {
     this.change({ ...NOTHING, run, view: run === null ? NOTHING.view : this.current.view });
   }
 
-  /** One level out: from a tensor to the heatmap, to the overview, to the list of runs. */
+  /** One level out: from a tensor to the heatmap, from a view to the overview, to the list of runs. */
   out(): void {
     const { view, site } = this.current;
-    if (view === "tensor") this.change({ view: "heatmap" });
-    else if (view === "heatmap") this.change({ view: "overview" });
+    if (view === "graph") this.change(site === null ? { view: "overview" } : { site: null });
+    else if (view === "tensor") this.change({ view: "heatmap" });
+    else if (view !== "overview") this.change({ view: "overview" });
     else if (site !== null) this.change({ site: null });
     else this.openRun(null);
   }

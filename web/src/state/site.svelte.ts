@@ -1,6 +1,8 @@
-import type { Connector, History, Site, SketchSlice } from "../connectors/connector";
+import type { Connector, HistoryRow, Site, SketchSlice } from "../connectors/connector";
+import { iterationRows } from "../lib/iterations";
 import { Resource } from "./resource.svelte";
 import type { OpenRun } from "./run.svelte";
+import { selection } from "./selection.svelte";
 
 const POINTS = 1000;
 const COLUMNS = 600;
@@ -16,18 +18,48 @@ export function quantitiesOf(site: Site, recorded: readonly string[]): string[] 
   return possible.filter((quantity) => recorded.includes(quantity));
 }
 
+/** A row for each recorded step: of the selected kind and iteration. */
+export interface History {
+  step: number[];
+  rows: Record<string, number>[];
+  /** How many iterations each step had. */
+  iterations: number[];
+  dtype: string[];
+  shape: number[][];
+}
+
 /** One quantity of the selected site: its statistics and its distribution over steps. */
 export class QuantityData {
-  readonly history = new Resource<History>({ gapMs: 1000 });
+  readonly loaded = new Resource<HistoryRow[]>({ gapMs: 1000 });
   readonly sketches = new Resource<SketchSlice[]>({ gapMs: 2000 });
 
-  constructor(readonly quantity: string) {}
+  readonly history = $derived.by(() => this.select());
 
-  load(connector: Connector, run: OpenRun, site: Site): void {
-    const { quantity } = this;
+  constructor(
+    readonly quantity: string,
+    private readonly run: OpenRun,
+  ) {}
+
+  private select(): History | null {
+    if (!this.loaded.data) return null;
+    const { kind, iteration } = selection.current;
+    const isAsked = new Set(kind === null ? [] : this.run.recordedSteps);
+    const asked = this.loaded.data.filter(({ step }) => kind === null || isAsked.has(step));
+    const { rows, iterations } = iterationRows(asked, iteration);
+    return {
+      step: rows.map(({ step }) => step),
+      rows: rows.map(({ statistics }) => statistics),
+      iterations,
+      dtype: rows.map(({ dtype }) => dtype),
+      shape: rows.map(({ shape }) => shape),
+    };
+  }
+
+  load(connector: Connector, site: Site): void {
+    const { quantity, run } = this;
     const key = `${run.id}/${site.site}`;
     const version = run.rows?.stats;
-    this.history.load(key, version, (signal) =>
+    this.loaded.load(key, version, (signal) =>
       connector.history(run.id, { site: site.site, quantity, limit: POINTS }, signal),
     );
     this.sketches.load(key, version, (signal) =>
@@ -36,7 +68,7 @@ export class QuantityData {
   }
 
   stop(): void {
-    this.history.stop();
+    this.loaded.stop();
     this.sketches.stop();
   }
 }
@@ -56,9 +88,9 @@ export class SiteData {
     if (site.site !== this.site?.site || names.join() !== this.names()) {
       this.clear();
       this.site = site;
-      this.quantities = names.map((name) => new QuantityData(name));
+      this.quantities = names.map((name) => new QuantityData(name, run));
     }
-    for (const quantity of this.quantities) quantity.load(connector, run, site);
+    for (const quantity of this.quantities) quantity.load(connector, site);
   }
 
   clear(): void {

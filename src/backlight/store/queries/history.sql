@@ -1,47 +1,58 @@
 -- One quantity at one site, step by step. Where that is more than $points rows, each bucket keeps its
--- ends and the rows where a statistic is least or greatest, and each run of NaN or infinity its ends.
+-- ends, the steps where a statistic is least or greatest and the ends of its widest gap, and each run of
+-- steps with NaN, infinity or nothing finite its ends. A step is kept with all its iterations.
 WITH observed AS (
-    SELECT
-        * EXCLUDE (sketch_keys, sketch_counts),
-        nans > 0 OR infs > 0 AS is_broken,
-        row_number() OVER in_time - 1 AS position,
-        count(*) OVER () AS points,
+    SELECT *
     FROM stats
     WHERE site = $site AND quantity = $quantity
-    WINDOW in_time AS (ORDER BY step, iteration, "order", rank)
+),
+steps AS (
+    SELECT step, count(*) AS "rows", bool_or(nans > 0 OR infs > 0 OR mean IS NULL) AS is_broken
+    FROM observed
+    GROUP BY step
 ),
 marked AS (
     SELECT
-        *,
-        position * $buckets // points AS bucket,
+        step,
+        -- As many buckets of steps as make about $points rows.
+        (row_number() OVER in_time - 1)
+            * greatest(1, $buckets * count(*) OVER () // sum("rows") OVER ()) // count(*) OVER () AS bucket,
+        lag(step) OVER in_time AS before,
         is_broken AND NOT (
             coalesce(lag(is_broken) OVER in_time, false)
             AND coalesce(lead(is_broken) OVER in_time, false)
         ) AS is_boundary,
-    FROM observed
-    WINDOW in_time AS (ORDER BY position)
+    FROM steps
+    WINDOW in_time AS (ORDER BY step)
 ),
 kept AS (
     SELECT unnest([
-        min(position), max(position),
-        arg_min(position, mean), arg_max(position, mean),
-        arg_min(position, std), arg_max(position, std),
-        arg_min(position, "min"), arg_max(position, "max"),
-        arg_min(position, abs_mean), arg_max(position, abs_mean),
-        arg_min(position, abs_max), arg_max(position, abs_max),
-        arg_min(position, rms), arg_max(position, rms),
-        arg_max(position, zeros), arg_max(position, nans), arg_max(position, infs),
-        arg_max(position, dead_units), arg_max(position, constant_units),
-        arg_min(position, batch_std), arg_max(position, batch_std)
-    ]) AS position
-    FROM marked
+        min(step), max(step), arg_max(before, step - before), arg_max(step, step - before),
+        arg_min(step, mean), arg_max(step, mean),
+        arg_min(step, std), arg_max(step, std),
+        arg_min(step, "min"), arg_max(step, "min"),
+        arg_min(step, "max"), arg_max(step, "max"),
+        arg_min(step, abs_mean), arg_max(step, abs_mean),
+        arg_min(step, abs_max), arg_max(step, abs_max),
+        arg_min(step, rms), arg_max(step, rms),
+        arg_min(step, zeros), arg_max(step, zeros), arg_max(step, nans), arg_max(step, infs),
+        arg_min(step, dead_units), arg_max(step, dead_units),
+        arg_min(step, constant_units), arg_max(step, constant_units),
+        arg_min(step, batch_std), arg_max(step, batch_std)
+    ]) AS step
+    FROM observed
+    JOIN marked USING (step)
     GROUP BY bucket
+    UNION
+    SELECT step
+    FROM marked
+    WHERE is_boundary
 )
 SELECT
     step, iteration, dtype, shape,
     "count", zeros, nans, infs,
     mean, std, "min", "max", abs_mean, abs_max, rms,
     units, dead_units, constant_units, batch_std
-FROM marked
-WHERE points <= $points OR is_boundary OR position IN (SELECT position FROM kept)
-ORDER BY position
+FROM observed
+WHERE (SELECT count(*) FROM observed) <= $points OR step IN (SELECT step FROM kept)
+ORDER BY step, iteration, "order", rank

@@ -1,5 +1,6 @@
 -- Each scalar by step, from the lowest rank that logged it. Where that is more than $points rows, each
--- bucket keeps its ends and its extremes, and each run of NaN or infinity keeps its ends.
+-- bucket keeps its ends, its extremes and the ends of its widest gap, and each run of NaN or infinity keeps
+-- its ends.
 WITH logged AS (
     SELECT step, name, value, logged_at
     FROM scalars
@@ -22,12 +23,13 @@ marked AS (
             coalesce(lag(kind) OVER in_time = kind, false)
             AND coalesce(lead(kind) OVER in_time = kind, false)
         ) AS is_boundary,
+        step - lag(step) OVER in_time AS distance,
     FROM placed
     WINDOW in_time AS (PARTITION BY name ORDER BY position)
 ),
 kept AS (
     SELECT name, unnest([
-        min(position), max(position),
+        min(position), max(position), arg_max(position - 1, distance), arg_max(position, distance),
         arg_min(position, value) FILTER (kind = 0), arg_max(position, value) FILTER (kind = 0)
     ]) AS position
     FROM marked

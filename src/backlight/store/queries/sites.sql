@@ -12,11 +12,14 @@ modules AS (
     FROM calls
     GROUP BY module
 ),
+paths AS (
+    SELECT position, string_split(module, '.') AS path, unnest(range(len(path))) AS depth
+    FROM modules
+),
 containers AS (
-    SELECT outer_.module, min(modules.position) AS position
-    FROM (SELECT DISTINCT module FROM sites) AS outer_
-    JOIN modules ON outer_.module = '' OR starts_with(modules.module, outer_.module || '.')
-    GROUP BY outer_.module
+    SELECT array_to_string(path[1:depth], '.') AS module, min(position) AS position
+    FROM paths
+    GROUP BY ALL
 )
 SELECT site, name, tensor_class, module, module_class, place, call, aliases, first_step
 FROM sites

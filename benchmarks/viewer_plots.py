@@ -1,0 +1,171 @@
+"""Measures what the viewer's views cost: the first page, a large heatmap, many lines, a click.
+
+`python benchmarks/viewer_plots.py --large RUN` also measures a click in a run that is there, like
+one of those that `make bench-store` writes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import numpy as np
+import pyarrow as pa
+from chrome import opened, report
+from playwright.sync_api import Browser, Page, Response
+from store_data import write_run
+
+from backlight.schema import TABLES
+
+from browser import chromium, viewer, wait_until_drawn  # isort: skip
+from sample_runs import SampleRun  # isort: skip
+
+CELLS = "[role=img][aria-label^='Heatmap of'] canvas"
+DISTRIBUTION = "[aria-label^='Distribution of the value'] canvas"
+TIMES = 5
+
+
+def write_lines(root: Path, *, names: int, points: int) -> None:
+    """A run with so many scalars, each logged at so many steps."""
+    run = SampleRun(root, "bench", "lines", sites=4, seed=0)
+    steps = np.arange(points)
+    now = time.time()
+    times = {"started_at": now + steps, "duration_secs": np.ones(points)}
+    times |= {"recording_secs": np.zeros(points)}
+    what = {"kind": ["train"] * points, "recorded": steps % 100 == 0, "reason": [""] * points}
+    more = {"iterations": [1] * points, "batch_size": [1] * points, "graph": [""] * points}
+    append(run, "steps", {"step": steps, **what, **more, **times})
+    rng = np.random.default_rng(0)
+    for name in range(names):
+        walk = np.cumsum(rng.normal(size=points))
+        rows = {"step": steps, "name": [f"group{name // 10}/line{name}"] * points, "value": walk}
+        append(run, "scalars", {**rows, "logged_at": now + steps})
+    run.end("finished")
+
+
+def append(run: SampleRun, table: str, columns: dict[str, Any]) -> None:
+    """One batch with all rows."""
+    rows = len(columns["step"])
+    arrays = [
+        pa.array(columns[field.name]).cast(field.type)
+        if field.name in columns
+        else pa.nulls(rows, field.type)
+        for field in TABLES[table]
+    ]
+    run.writer.append(table, pa.RecordBatch.from_arrays(arrays, schema=TABLES[table]))
+
+
+def script_bytes(browser: Browser, address: str, place: str) -> float:
+    """The JavaScript that a page loads, compressed."""
+    found: list[Response] = []
+    with opened(browser, address) as (page, _):
+        page.on("response", lambda response: found.append(response))
+        page.goto(place)
+        page.wait_for_timeout(3000)
+        scripts = [each for each in found if urlsplit(each.url).path.endswith(".js")]
+        return float(sum(len(gzip.compress(each.body())) for each in scripts))
+
+
+def view_ms(browser: Browser, address: str, place: str, key: str, drawn: str) -> float:
+    """From the run's overview, settled, to one of its views, drawn: what is loaded counts too."""
+    with opened(browser, address) as (page, meter):
+        page.goto(f"{place}/log")
+        page.get_by_role("navigation", name="Views").wait_for()
+        page.wait_for_timeout(2500)
+
+        def act() -> None:
+            page.keyboard.press(key)
+            page.locator(drawn).first.wait_for()
+            page.wait_for_timeout(2500)
+
+        return meter.cost_ms(act)
+
+
+def click_ms(page: Page, place: str) -> list[float]:
+    """From a click on a cell of the heatmap until that tensor is drawn: time, not work."""
+    page.goto(f"{place}/heatmap")
+    wait_until_drawn(page, CELLS)
+    page.wait_for_timeout(1500)
+    return [one_click_ms(page, row) for row in range(TIMES)]
+
+
+def one_click_ms(page: Page, row: int) -> float:
+    """A click in a row that was not asked for before, so that nothing of it is known."""
+    box = page.locator(CELLS).first.bounding_box()
+    assert box
+    started = time.perf_counter()
+    page.mouse.click(box["x"] + 300, box["y"] + 40 + 70 * row)
+    page.wait_for_function(
+        """drawn => document.querySelector(drawn)?.width > 2
+            && document.querySelectorAll(".u-over").length > 3""",
+        arg=DISTRIBUTION,
+        polling="raf",
+    )
+    took = 1000 * (time.perf_counter() - started)
+    page.go_back()
+    wait_until_drawn(page, CELLS)
+    page.wait_for_timeout(800)
+    return took
+
+
+def key_of(page: Page, view: str) -> str:
+    """The number key of a view."""
+    names = page.locator("[data-view]").evaluate_all("all => all.map(a => a.dataset.view)")
+    return str(names.index(view) + 1)
+
+
+def measure(browser: Browser, address: str) -> None:
+    """Every budget that needs no very large run."""
+    kib = 1024
+    for title, place in (("list of runs", "./"), ("a run's overview", "#/bench/lines/overview")):
+        report(f"JavaScript, {title}", [script_bytes(browser, address, place) / kib], 150, "KB")
+    with opened(browser, address) as (page, _):
+        page.goto("#/bench/lines/log")
+        page.locator("[data-view]").first.wait_for()
+        heatmap, curves = key_of(page, "heatmap"), key_of(page, "curves")
+    costs = [view_ms(browser, address, "#/bench/1000x5000", heatmap, CELLS) for _ in range(3)]
+    report("heatmap, 1,000 sites x 5,000 steps", costs, 250)
+    lines = "[aria-label='group0 over steps'] canvas"
+    place = "#/bench/lines"
+    with opened(browser, address) as (page, meter):
+        page.goto(f"{place}/log?curves=overlay")
+        page.wait_for_timeout(2500)
+
+        def act() -> None:
+            page.keyboard.press(curves)
+            page.locator(lines).first.wait_for()
+            page.wait_for_timeout(2500)
+
+        report("100 lines x 10,000 points", [meter.cost_ms(act)], 400)
+    with opened(browser, address) as (page, _):
+        report("click to tensor, 5 million observations", click_ms(page, "#/bench/1000x5000"), 200)
+
+
+def main() -> None:
+    """Measure, print, and say what is over budget."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--root", type=Path, help="where the runs are, or are to be written")
+    parser.add_argument("--large", type=Path, help="a run of many observations, to click in")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as scratch, chromium() as browser:
+        root = options.root or Path(scratch)
+        if not (root / "bench" / "lines").is_dir():
+            write_lines(root, names=100, points=10_000)
+        if not (root / "bench" / "1000x5000").is_dir():
+            write_run(root, sites=1000, steps=5000)
+        with viewer(root) as address:
+            measure(browser, address)
+        if options.large is None:
+            return
+        project, name = options.large.resolve().parts[-2:]
+        with viewer(options.large.parent.parent) as address, opened(browser, address) as (page, _):
+            report(f"click to tensor, {name}", click_ms(page, f"#/{project}/{name}"), 200)
+
+
+if __name__ == "__main__":
+    main()

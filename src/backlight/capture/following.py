@@ -1,0 +1,111 @@
+"""Follows the graph and the functional calls of a step, where its structure may be new.
+
+That costs more than the rest of recording, and seldom tells anything new: so it is done in the
+first steps of a kind, ever more rarely after that, and whenever modules are called in an order that
+was not followed before.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Final
+
+from backlight.capture.calls import CallCapture, FunctionCall
+from backlight.capture.graph import Graph, GraphCapture, StructureWatch
+
+_MOST_FAILURES: Final = 4
+"""Some steps can never be traced: it is not tried for ever."""
+
+
+class Following:
+    """The graph and the calls of a step, from its beginning to its end, but for the updates."""
+
+    def __init__(
+        self,
+        *,
+        current_module: Callable[[], str],
+        site_of: Callable[[str], int | None],
+        on_fault: Callable[[str, Exception], None],
+    ) -> None:
+        self.graphs = GraphCapture(site_of)
+        self.is_on = False
+        self._calls = CallCapture(
+            current_module, on_fault=on_fault, around_backward=self.graphs.without_data
+        )
+        self._watches: defaultdict[str, StructureWatch] = defaultdict(StructureWatch)
+        self._times: Counter[str] = Counter()
+        self._failures = 0
+        self._watch = StructureWatch()
+        self._pause: AbstractContextManager[None] | None = None
+
+    def begin(self, kind: str) -> bool:
+        """A captured step begins; True if it is followed."""
+        times = self._times[kind]
+        self._times[kind] += 1
+        self._watch = self._watches[kind]
+        self._watch.begin()
+        self.is_on = times & (times - 1) == 0 or self._watch.wants_following
+        if self.is_on:
+            self.graphs.begin(trace_data=self._failures < _MOST_FAILURES)
+            self._calls.iteration = 0
+            self._calls.attach()
+        return self.is_on
+
+    def enter(self, module: str, call: int) -> None:
+        """A module's call begins."""
+        self._watch.enter(module, call)
+        if self.is_on:
+            self.graphs.enter(module, call)
+
+    def leave(self, module: str, call: int) -> None:
+        """A module's call ends."""
+        if self.is_on:
+            self.graphs.leave(module, call)
+
+    def begin_iteration(self, number: int) -> None:
+        """Another iteration of the step begins."""
+        self._calls.iteration = number
+
+    def pause(self) -> None:
+        """An optimizer steps: what it computes is not the network's."""
+        if self.is_on and self._pause is None:
+            self._calls.detach()
+            self._pause = self.graphs.without_data()
+            self._pause.__enter__()
+
+    def go_on(self) -> None:
+        """The optimizer has stepped, and the step goes on, for another one."""
+        if self._pause is not None:
+            self._resume_data()
+            self._calls.attach()
+
+    def _resume_data(self) -> None:
+        if self._pause is not None:
+            self._pause.__exit__(None, None, None)
+            self._pause = None
+
+    def stop(self) -> tuple[Graph | None, str]:
+        """The step has ended: its graph, if it was followed, and the graph's signature.
+
+        A step that was not followed has the signature of an earlier one of the same structure.
+        """
+        if not self.is_on:
+            return None, self._watch.end()
+        self.is_on = False
+        self._calls.detach()
+        self._resume_data()
+        graph = self.graphs.finish()
+        if graph is not None and not graph.is_traced:
+            self._failures += 1
+        return graph, self._watch.end("" if graph is None else graph.signature)
+
+    def close(self) -> None:
+        """Leave nothing behind, not even what could not be taken away inside a backward pass."""
+        self.stop()
+        self._calls.detach()
+
+    def take_calls(self) -> list[FunctionCall]:
+        """The functional calls of the step."""
+        return self._calls.take()

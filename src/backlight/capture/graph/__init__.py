@@ -1,0 +1,6 @@
+"""The dependency graph of a step: which site's tensor was made from which other sites' tensors."""
+
+from backlight.capture.graph.capture import GraphCapture as GraphCapture
+from backlight.capture.graph.watch import StructureWatch as StructureWatch
+from backlight.capture.structure import Edge as Edge
+from backlight.capture.structure import Graph as Graph

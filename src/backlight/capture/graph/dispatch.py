@@ -1,0 +1,93 @@
+"""A mode that tells of every operation below autograd, and lies below the user's modes.
+
+Theirs are entered and left above it, in whatever order, and take no notice; a mode on top would be
+popped in place of the user's by their `with` block.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Mapping
+from typing import Any, Final, Protocol
+
+import torch
+from torch.utils import _python_dispatch as dispatch
+
+_KEYS: Final = torch._C._TorchDispatchModeKey
+_FAKE, _PROXY, _FUNCTIONAL = _KEYS.FAKE, _KEYS.PROXY, _KEYS.FUNCTIONAL
+
+
+class Listener(Protocol):
+    """Who wants to know of operations."""
+
+    def is_listening(self) -> bool:
+        """Whether an operation that has run now is of interest."""
+
+    def note(
+        self, operator: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], made: Any
+    ) -> None:
+        """An operation has run."""
+
+
+class Mode(dispatch.TorchDispatchMode):
+    """Tells a listener of every operation, and changes none; does nothing once that is gone."""
+
+    supports_higher_order_operators = True  # without it, torch refuses to run them under a mode
+
+    def __init__(self, listener: Listener) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._listener = weakref.ref(listener)
+
+    @classmethod
+    def ignore_compile_internals(cls) -> bool:
+        """Let torch.compile compile as if the mode were not there."""
+        return True
+
+    def enter(self) -> None:
+        """Go to the bottom of this thread's stack of modes."""
+        _put([self, *_take()])
+
+    def leave(self) -> None:
+        """Leave the stack, wherever this lies in it; if it is another thread's, do nothing."""
+        if any(mode is self for mode in dispatch._get_current_dispatch_mode_stack()):
+            _put([mode for mode in _take() if mode is not self])
+
+    def __torch_dispatch__(
+        self,
+        func: Callable[..., Any],
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        result = func(*args, **kwargs) if kwargs else func(*args)
+        listener = self._listener()
+        if listener is not None and listener.is_listening():
+            listener.note(func, args, kwargs or {}, result)
+        return result
+
+
+def is_supported() -> bool:
+    """Whether this torch can run every operation under a mode of ours."""
+    return hasattr(dispatch.TorchDispatchMode, "supports_higher_order_operators")
+
+
+def is_symbolic() -> bool:
+    """Whether tensors have no values now: they are being traced, compiled or faked."""
+    mode_of = torch._C._get_dispatch_mode
+    return (
+        torch.compiler.is_compiling()
+        or mode_of(_FAKE) is not None
+        or mode_of(_PROXY) is not None
+        or mode_of(_FUNCTIONAL) is not None
+    )
+
+
+def _take() -> list[dispatch.TorchDispatchMode]:
+    """Take all modes off this thread's stack; the lowest comes first."""
+    count = len(dispatch._get_current_dispatch_mode_stack())
+    return [dispatch._pop_mode() for _ in range(count)][::-1]
+
+
+def _put(modes: list[dispatch.TorchDispatchMode]) -> None:
+    for mode in modes:
+        dispatch._push_mode(mode)

@@ -1,0 +1,251 @@
+"""Parameters, buffers and optimizer states of a recorded step, many read in one native call.
+
+For a small model, what Python does for each tensor costs more than reading it. So which tensor is
+which site is worked out once and remembered, until the model or the optimizer changes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import torch
+from torch.nn.parameter import is_lazy
+
+from backlight.capture.graph import GraphCapture
+from backlight.capture.names import ModelNames, OwnedTensor
+from backlight.capture.optimizer import OptimizerCapture
+from backlight.capture.sites import LEFT_OUT, SiteBook
+from backlight.reduce.readable import has_values, state_of
+from backlight.reduce.reducer import Item, Reducer
+from backlight.reduce.spec import GRAD_APPLIED, UPDATE, VALUE
+
+State = tuple[int, int]
+
+
+@dataclass(slots=True)
+class _Place:
+    """A parameter or a buffer, and what is remembered of it."""
+
+    owned: OwnedTensor
+    site: int
+    made: State | None = None  # the gradient as autograd made it, once, in this step
+    times_made: int = 0
+    before: torch.Tensor | None = None  # the value before an update, in the same memory each time
+    is_before_known: bool = False
+    last: State | None = None  # as it was when it was last read
+    states: dict[str, int] = field(default_factory=dict)
+    hook: Any = None
+
+    def room(self, parameter: torch.Tensor) -> torch.Tensor:
+        """Memory for a copy of the parameter."""
+        room = self.before
+        if room is None or room.shape != parameter.shape or room.dtype != parameter.dtype:
+            room = self.before = torch.empty_like(parameter, requires_grad=False)
+        return room
+
+
+class OwnedCapture:
+    """Reads what models and optimizers own. Between steps it keeps no tensor of theirs alive."""
+
+    def __init__(self, names: ModelNames, sites: SiteBook, reducer: Reducer) -> None:
+        self._names = names
+        self._sites = sites
+        self._reducer = reducer
+        self._step = -1
+        self._places: dict[int, _Place] = {}  # by the identity of the tensor
+        self._generation = -1
+        self._held: list[list[int]] = []
+        self._by_optimizer: dict[OptimizerCapture, tuple[list[int], list[_Place]]] = {}
+        self._rest: list[_Place] = []
+        self._waiting: list[_Place] = []  # for a parameter that is there
+        self._on_grad: Callable[[Any, torch.Tensor], None] | None = None
+
+    # -- the course of a step
+
+    def begin(self, step: int, on_grad: Callable[[Any, torch.Tensor], None]) -> None:
+        """A recorded step begins: `on_grad` is told of each gradient of a parameter."""
+        self._step, self._on_grad = step, on_grad
+        self._names.refresh()
+        self._learn_names()
+        self._waiting.clear()
+        for place in self._places.values():
+            place.made, place.times_made, place.is_before_known = None, 0, False
+            if place.hook is None and place.site >= 0:
+                self._hook(place)
+
+    def _hook(self, place: _Place) -> None:
+        if place.owned.shelf == "_buffers":
+            return
+        parameter = place.owned.tensor()
+        if parameter is None or is_lazy(parameter):
+            self._waiting.append(place)
+        elif parameter.requires_grad and has_values(parameter):
+            place.hook = parameter.register_hook(partial(self._on_parameter_grad, place))
+
+    def hook_late(self) -> None:
+        """A module has run: parameters that did not exist before may do so now."""
+        if self._waiting:
+            waiting, self._waiting = self._waiting, []
+            for place in waiting:
+                self._hook(place)
+
+    def _on_parameter_grad(self, place: _Place, grad: torch.Tensor) -> None:
+        if self._on_grad is not None:
+            self._on_grad(place, grad)
+
+    def made(self, place: _Place, grad: torch.Tensor) -> None:
+        """Autograd has made a gradient of a parameter; of several, none is what is applied."""
+        place.times_made += 1
+        place.made = state_of(grad) if place.times_made == 1 else None
+
+    def end(self) -> None:
+        """The step has ended; the hooks stay for the next one, if it is recorded too."""
+        self._on_grad = None
+
+    def release(self) -> None:
+        """Leave nothing on the parameters: the next step is not recorded."""
+        for place in self._places.values():
+            _unhook(place)
+
+    # -- which tensor is which site
+
+    def _learn_names(self) -> None:
+        if self._generation == self._names.generation:
+            return
+        known, self._places = self._places, {}
+        for tensor_class, owned in self._owned():
+            place = known.pop(owned.identity, None)
+            if place is None or place.owned != owned:
+                _unhook(place)
+                place = _Place(owned, self._site_of(tensor_class, owned))
+            self._places[owned.identity] = place
+        for place in known.values():
+            _unhook(place)
+        self._generation = self._names.generation
+        self._held.clear()
+        self._by_optimizer.clear()
+
+    def _owned(self) -> list[tuple[str, OwnedTensor]]:
+        owned = [("parameter", each) for each in self._names.parameters()]
+        return owned + [("buffer", each) for each in self._names.buffers()]
+
+    def _site_of(self, tensor_class: str, owned: OwnedTensor) -> int:
+        if not self._sites.has_class(tensor_class):
+            return LEFT_OUT
+        return self._sites.owned(
+            tensor_class,
+            owned.module,
+            owned.module_class,
+            owned.place,
+            aliases=owned.aliases,
+            step=self._step,
+        )
+
+    def _trained(self, optimizer: OptimizerCapture) -> list[tuple[_Place, torch.Tensor]]:
+        """The places of what an optimizer trains, in the models' order, and the parameters."""
+        self._learn_names()
+        held = optimizer.held()
+        known, places = self._by_optimizer.get(optimizer, ([], []))
+        if known != held:
+            every = set(held)
+            places = [place for identity, place in self._places.items() if identity in every]
+            self._by_optimizer[optimizer] = held, places
+        found = [(place, place.owned.tensor()) for place in places]
+        return [(place, tensor) for place, tensor in found if tensor is not None]
+
+    def show(self, graph: GraphCapture) -> None:
+        """Show parameters and buffers to the graph of this step."""
+        for place in self._places.values():
+            tensor = place.owned.tensor()
+            if tensor is not None and place.site >= 0 and has_values(tensor):
+                graph.parameter(place.site, tensor)
+
+    # -- updates
+
+    def before_update(self, optimizer: OptimizerCapture) -> None:
+        """An optimizer is about to step: its parameters as they were used, its gradients.
+
+        The parameters are copied too, so that their updates can be told.
+        """
+        items: list[Item] = []
+        moving: dict[int, _Place] = {}
+        for place, parameter in self._trained(optimizer):
+            if place.site < 0:
+                continue
+            if parameter.grad is None and not optimizer.has_closure:
+                items.append((parameter, place.site, VALUE))
+                continue
+            place.is_before_known = True
+            moving[len(items)] = place
+            items.append((parameter, place.site, VALUE, None, place.room(parameter)))
+            if not optimizer.has_closure:
+                items += self._applied(place, parameter)
+        for unread in self._reducer.observe_many(items):
+            if unread in moving:
+                moving[unread].is_before_known = False
+
+    def _applied(self, place: _Place, parameter: torch.Tensor) -> list[Item]:
+        """The gradient that the optimizer sees, if it is not the one that autograd made."""
+        grad = parameter.grad
+        if grad is None or (place.made is not None and place.made == state_of(grad)):
+            return []
+        return [(grad, place.site, GRAD_APPLIED)]
+
+    def after_update(self, optimizer: OptimizerCapture) -> None:
+        """An optimizer has stepped: what it did to its parameters, and what it keeps for them."""
+        items: list[Item] = []
+        has_states = self._sites.has_class("optimizer")
+        for place, parameter in self._trained(optimizer):
+            if place.is_before_known and place.before is not None and parameter.grad is not None:
+                if optimizer.has_closure:
+                    items += self._applied(place, parameter)
+                items.append((parameter, place.site, UPDATE, place.before))
+            place.is_before_known = False
+            if has_states:
+                for key, state in optimizer.states(parameter):
+                    items.append((state, self._state_site(place, key), VALUE))
+        self._reducer.observe_many([item for item in items if item[1] >= 0])
+
+    def _state_site(self, place: _Place, key: str) -> int:
+        site = place.states.get(key)
+        if site is None:
+            owned = place.owned
+            site = place.states[key] = self._sites.owned(
+                "optimizer",
+                owned.module,
+                owned.module_class,
+                f"{owned.place}:{key}",
+                step=self._step,
+            )
+        return site
+
+    def observe_rest(self, optimizers: Iterable[OptimizerCapture]) -> None:
+        """At a step's end: parameters that no optimizer holds, and buffers, if they changed."""
+        items: list[Item] = []
+        for place in self._untrained([optimizer.held() for optimizer in optimizers]):
+            tensor = place.owned.tensor()
+            if tensor is None:
+                continue
+            state = state_of(tensor, is_quick=place.owned.shelf == "_parameters")
+            if state is None or state != place.last:
+                place.last = state
+                items.append((tensor, place.site, VALUE))
+        self._reducer.observe_many(items)
+
+    def _untrained(self, held: list[list[int]]) -> list[_Place]:
+        self._learn_names()
+        if self._held != held:
+            self._held = held
+            every = set().union(*held)
+            places = self._places.items()
+            self._rest = [p for identity, p in places if identity not in every and p.site >= 0]
+        return self._rest
+
+
+def _unhook(place: _Place | None) -> None:
+    if place is not None and place.hook is not None:
+        place.hook.remove()
+        place.hook = None

@@ -1,0 +1,1 @@
+"""Views that a user's own function draws from the selection."""

@@ -1,0 +1,1 @@
+"""Says what is wrong with a run, where, since when, and why it thinks so."""

@@ -1,0 +1,179 @@
+"""Parameters that should learn and that nothing changes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from backlight.diagnosis.facts import Facts
+from backlight.diagnosis.network import Module
+from backlight.diagnosis.rule import Rule, Suspicion, Threshold
+from backlight.schema import Site
+
+
+def check(facts: Facts) -> Iterator[Suspicion]:
+    """Look for parameters without an optimizer, without a module, or without a learning rate."""
+    yield from _unheld(facts)
+    yield from _strangers(facts)
+    yield from _without_rate(facts)
+    yield from _switched_off(facts)
+
+
+def _gets_gradient(facts: Facts, site: Site) -> bool:
+    grads = facts.stat(site, "rms", "grad")
+    return bool(np.nanmax(grads, initial=0.0) > 0)
+
+
+def _unheld(facts: Facts) -> Iterator[Suspicion]:
+    """Parameters that get gradients and that no optimizer holds."""
+    forgotten = [
+        module.name
+        for module in facts.network.with_parameters()
+        for site in module.parameters
+        if site.place in module.told.get("untrained", ())
+        and _gets_gradient(facts, site)
+        and not facts.has(site, "update")
+    ]
+    names = list(dict.fromkeys(forgotten))
+    if not names:
+        return
+    strangers = sum(g["parameters"] - g["own_parameters"] for g in _groups(facts))
+    stale = (
+        f" The optimizer holds {strangers} parameters that the model does not have."
+        if strangers
+        else ""
+    )
+    yield Suspicion(
+        where=facts.network.common_name(names),
+        strength=0.93,
+        step=int(facts.steps[0]),
+        why=f"{', '.join(names[:4])}{' and others' if len(names) > 4 else ''} get gradients, but "
+        "no "
+        f"optimizer holds their parameters, so they stay as they were made.{stale}",
+        try_this="Make the optimizer from all parameters of the final model, after its layers were "
+        "replaced or added.",
+        evidence=tuple(facts.evidence(p, "rms", "grad") for p in _parameters(facts, names[0])[:1]),
+    )
+
+
+def _groups(facts: Facts) -> list[dict[str, int]]:
+    return [group for each in facts.info.optimizers for group in each.get("groups", ())]
+
+
+def _parameters(facts: Facts, name: str) -> list[Site]:
+    return facts.network.modules[name].parameters
+
+
+def _strangers(facts: Facts) -> Iterator[Suspicion]:
+    """Parameters that the network uses and that belong to none of its modules."""
+    strangers = facts.graph.get("strangers", [])
+    held = sum(group["parameters"] - group["own_parameters"] for group in _groups(facts))
+    if not strangers or held >= len(strangers):
+        return
+    site = facts.sites.get(strangers[0][0])
+    where = "" if site is None else site.module
+    if site is not None and site.tensor_class == "input":
+        where = where.rpartition(".")[0]
+    shapes = ", ".join(str(shape) for _, shape in strangers[:3])
+    yield Suspicion(
+        where=where,
+        strength=0.92,
+        step=int(facts.steps[0]),
+        why=f"The network uses {len(strangers)} parameters (of shapes {shapes}) that belong to "
+        "none of its "
+        "modules, so parameters() does not list them and no optimizer trains them.",
+        try_this="Keep layers in nn.ModuleList, nn.ModuleDict or as attributes, not in a plain "
+        "list or "
+        "dict, and parameters as nn.Parameter of the module.",
+    )
+
+
+def _without_rate(facts: Facts) -> Iterator[Suspicion]:
+    """Gradients, an optimizer, and no change."""
+    rates = facts.rates[1][np.isfinite(facts.rates[1])]
+    held = [
+        (module, site)
+        for module in facts.network.with_parameters()
+        for site in module.parameters
+        if _gets_gradient(facts, site) and site.place not in module.told.get("untrained", ())
+    ]
+    still = [
+        (module, site)
+        for module, site in held
+        if not facts.has(site, "update")
+        or np.nanmax(facts.stat(site, "abs_max", "update"), initial=0.0) == 0.0
+    ]
+    if not held or not still or len(facts.steps) < 3:
+        return
+    names = list(dict.fromkeys(module.name for module, _ in still))
+    is_all = len(still) == len(held)
+    is_zero = len(rates) > 0 and rates.max() == 0.0
+    if not is_all and not any(group.get("lr") == 0 for group in _groups(facts)):
+        return
+    yield Suspicion(
+        where="optimizer" if is_all else facts.network.common_name(names),
+        strength=0.93,
+        step=int(facts.steps[0]),
+        why=f"{len(still)} of {len(held)} parameters that have gradients were changed in no "
+        "recorded step. "
+        + ("The learning rate is 0." if is_zero else "The optimizer's step does nothing to them."),
+        try_this="Set a learning rate above 0, and call zero_grad() before backward(), not between "
+        "backward() and step().",
+        evidence=(facts.evidence(still[0][1], "rms", "grad"),),
+    )
+
+
+def _switched_off(facts: Facts) -> Iterator[Suspicion]:
+    """`requires_grad` off in single layers among others that train."""
+    modules = [m for m in facts.network.with_parameters() if m.is_called]
+    modules.sort(key=lambda m: m.order)
+    frozen = [m for m in modules if m.weight and "weight" in m.told.get("frozen", ())]
+    trained = [m for m in modules if facts.is_trained(m)]
+    if not frozen or not trained:
+        return
+    size = {m.name: m.told.get("parameters", 0) for m in modules}
+    share = sum(size[m.name] for m in frozen) / max(1, sum(size.values()))
+    behind = [m for m in frozen if m.order > trained[0].order]
+    if share > 0.8 or not behind or _is_deliberate(behind, trained):
+        return
+    yield Suspicion(
+        where=facts.network.common_name([m.name for m in behind]),
+        strength=0.7 if len(behind) <= 2 else 0.55,
+        step=int(facts.steps[0]),
+        why=f"requires_grad is off in {', '.join(m.name for m in behind[:4])}, while layers "
+        "before and "
+        "beside them train. They stay as they were made.",
+        try_this="Set requires_grad_(True) where a layer should learn.",
+    )
+
+
+def _is_deliberate(frozen: list[Module], trained: list[Module]) -> bool:
+    """Whether a whole part of the model is frozen, or small adapters sit beside frozen layers."""
+    words = (
+        "lora",
+        "adapter",
+        "teacher",
+        "target",
+        "backbone",
+        "encoder",
+        "pretrained",
+        "base",
+        "ema",
+    )
+    if any(word in m.name.lower() for m in [*frozen, *trained] for word in words):
+        return True
+    leaves = {m.name.rpartition(".")[2] for m in frozen}
+    if len(frozen) > 1 and len(leaves) == 1 and not leaves.pop().isdigit():
+        return True  # the same part of several wrappers
+    tops = {m.name.partition(".")[0] for m in frozen}
+    return len(frozen) > 2 and not tops & {m.name.partition(".")[0] for m in trained}
+
+
+RULE = Rule(
+    fault="frozen_parameters",
+    meaning="Parameters that should learn are in no optimizer or module, or have no learning rate.",
+    check=check,
+    thresholds={"changed elements": Threshold(0, "a parameter that is trained changes")},
+    causes=("lr_too_low", "data_labels", "vanishing_gradient"),
+)

@@ -1,0 +1,107 @@
+"""Steps so large that they jump over what they aim for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from backlight.diagnosis.facts import Facts
+from backlight.diagnosis.rule import NotChecked, Rule, Suspicion, Threshold
+from backlight.diagnosis.series import finite
+from backlight.diagnosis.strength import percent, rising_log, said
+from backlight.diagnosis.updates import optimizer_classes, relative_updates, trained_weights
+
+_SUSPECT, _SURE, _VAST = 0.05, 0.6, 0.35
+_ADAPTIVE = ("Adam", "RMSprop", "NAdam", "RAdam", "Adamax", "Adagrad", "Lion")
+
+
+def check(facts: Facts) -> Iterator[Suspicion]:
+    """Large updates, together with a loss that is unsteady or does not fall."""
+    if not facts.loss.is_known:
+        raise NotChecked("the loss is not known")
+    ratios = finite(relative_updates(facts))
+    if not len(ratios):
+        raise NotChecked("no update was recorded")
+    size = max(
+        float(np.quantile(part, 0.75)) for part in (ratios[:8], ratios[: len(ratios) // 2 + 1])
+    )
+    rate = float(np.nanmax(facts.rates[1], initial=0.0))
+    is_vast = size > _VAST and _by_custom(facts, rate) > 0.5
+    trouble = max(_trouble(facts), 0.6 if is_vast else 0.0)
+    strength = rising_log(size, _SUSPECT, _SURE) * trouble
+    strength = max(strength, _by_custom(facts, rate) * trouble)
+    if _is_large_at_once(facts):
+        strength *= 0.5
+    if strength < 0.2:
+        return
+    weights = trained_weights(facts)
+    yield Suspicion(
+        where="optimizer",
+        strength=min(strength, 0.95),
+        step=facts.first_step(relative_updates(facts) > _SUSPECT),
+        why=f"A step changes the weights by {percent(size)} of their size, at a learning rate of "
+        f"{said(rate)}; a thousandth to a hundredth is usual. The loss goes from "
+        f"{said(facts.loss.first)} to {said(facts.loss.last)}, at times up to "
+        f"{said(facts.loss.highest)}.",
+        try_this="Divide the learning rate by 10, or by more; warm it up.",
+        evidence=tuple(facts.evidence(p, "rms", "update") for p in weights[:1]),
+    )
+
+
+def _is_large_at_once(facts: Facts) -> bool:
+    """Whether what the layers give is huge before any step was made."""
+    sizes = [facts.stat(m.outputs[0], "rms")[0] for m in facts.network.leaves]
+    return bool(facts.steps[0] == 0 and float(np.nanmax(sizes, initial=0.0)) > 100)
+
+
+def _by_custom(facts: Facts, rate: float) -> float:
+    """How far a learning rate is above what is customary for the optimizer."""
+    is_adaptive = any(name.startswith(_ADAPTIVE) for name in optimizer_classes(facts))
+    return rising_log(rate, 0.03, 0.5) if is_adaptive else rising_log(rate, 1.5, 15.0)
+
+
+def _trouble(facts: Facts) -> float:
+    """From 0 to 1: how badly the loss goes."""
+    loss = facts.loss
+    if loss.broke_at is not None or facts.last_step == 0:
+        return 1.0
+    if len(facts.info.optimizers) > 1 or "LBFGS" in optimizer_classes(facts):
+        return 0.3  # their losses rise and fall against each other, or steps are found by search
+    scale = max(abs(loss.first), 1e-9)
+    spike = (loss.highest - loss.first) / scale
+    if loss.last > 1.2 * loss.first and loss.last > 0:
+        return 1.0
+    fell_far = loss.gain > 0.7 or (facts.learned is not None and facts.learned > 0.6)
+    if spike > 5:
+        return 0.7 if fell_far else 1.0
+    if fell_far:
+        return 0.6 if spike > 1 else 0.35 if loss.noise > 0.5 else 0.15
+    if loss.gain < 0.1 or (facts.learned is not None and facts.learned < 0.15):
+        return 0.95
+    return 0.6 if spike > 1 else 0.45
+
+
+RULE = Rule(
+    fault="lr_too_high",
+    meaning="The learning rate is so large that steps jump over what they aim for.",
+    check=check,
+    thresholds={
+        "update to weight": Threshold(
+            _SUSPECT,
+            "a thousandth is usual, Adam's first steps on small networks reach a few hundredths",
+        ),
+        "Adam's rate": Threshold(0.03, "thirty times its default"),
+        "SGD's rate": Threshold(1.5, "fifteen times what is usual"),
+    },
+    causes=(
+        "divergence",
+        "nonfinite",
+        "exploding_gradient",
+        "activation_explosion",
+        "dead_units",
+        "saturation",
+        "vanishing_gradient",
+        "data_labels",
+    ),
+)

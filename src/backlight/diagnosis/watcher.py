@@ -1,0 +1,48 @@
+"""Diagnoses a run while it is written, in a process of its own, and prints what is new.
+
+`run.on_finding` starts it. The rules need the reader, which a trainer must not load, and time,
+which training must not wait for; so they run beside it, at the lowest priority and for a small
+share of the time. It ends with the process that started it, whose end closes its input.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import sys
+import time
+from pathlib import Path
+from typing import Final
+
+from backlight.diagnosis.cause import SURE
+from backlight.diagnosis.engine import all_rules, examine
+from backlight.diagnosis.facts import facts_of
+from backlight.store.reader import RunReader
+
+SHARE: Final = 0.01
+"""Of one core's time, at most, once it has started."""
+
+_LEAST_STEPS: Final = 10
+_LEAST_GAP_SECS: Final = 1.0
+
+
+def main() -> None:
+    """Watch the run that is named on the command line, until the input is closed."""
+    if hasattr(os, "nice"):
+        os.nice(19)
+    reader, told = RunReader(Path(sys.argv[1])), set[str]()
+    gap_secs = _LEAST_GAP_SECS
+    while not select.select([sys.stdin], [], [], gap_secs)[0]:
+        started = time.process_time()
+        if reader.refresh() and len(reader.snapshot.recorded_steps) >= _LEAST_STEPS:
+            for finding in examine(facts_of(reader), all_rules()):
+                if finding.score >= SURE and finding.id not in told:
+                    told.add(finding.id)
+                    print(json.dumps(finding.to_json()), flush=True)
+        took = time.process_time() - started
+        gap_secs = max(_LEAST_GAP_SECS, took / SHARE)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,268 @@
+"""Writes a run as one HTML file: asks the viewer what the page may ask, and packs the answers."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Final
+
+import pyarrow as pa
+
+from backlight.errors import BacklightError
+from backlight.export.digits import DIGITS, fewer_digits
+from backlight.export.packs import Packs
+from backlight.export.questions import (
+    IGNORED,
+    LEVELS,
+    Detail,
+    Question,
+    about_run,
+    exponents,
+    flow_over_steps,
+    heatmaps,
+    of_site,
+    of_step,
+    precisions,
+    quantities_of,
+    run_path,
+    values_of,
+)
+from backlight.export.steps import in_order_of_use
+from backlight.serve.inprocess import InProcess
+from backlight.serve.responses import ARROW_TYPE, arrow_bytes
+from backlight.single_file import place_of, single_file
+from backlight.store.opened import OpenedRun, open_path
+from backlight.units import size
+
+DEFAULT_BYTES: Final = 20_000_000
+DEFAULT_STEPS: Final = 100
+_TRIED_SITES, _TRIED_MAPS = 8, 6
+# Of what is left beside the page, what is told of sites may take this share; the rest is steps'.
+_SITES_SHARE: Final = 0.75
+_LEAST_STEPS: Final = 2
+# They take long to find: those of the ends and of one step between.
+_EXPONENT_STEPS: Final = 3
+
+Progress = Callable[[str, float], object]
+
+
+@dataclass(frozen=True)
+class Exported:
+    """The file, its size, and sentences on what was left out."""
+
+    path: Path
+    size_bytes: int
+    thinned: tuple[str, ...]
+
+
+def export_run(
+    run: str | Path,
+    to: str | Path,
+    *,
+    size_bytes: int = DEFAULT_BYTES,
+    most_steps: int = DEFAULT_STEPS,
+    on_progress: Progress = lambda doing, share: None,
+) -> Exported:
+    """Write a run as one HTML file that opens offline, thinned to a size."""
+    opened = open_path(run)
+    if not isinstance(opened, OpenedRun):
+        raise BacklightError(f"{str(run)!r} is not a run: pass one, such as {_first_of(opened)}.")
+    export = _Export(opened, size_bytes, on_progress)
+    export.tell_of_run()
+    export.tell_of_sites()
+    export.tell_of_steps(most_steps)
+    return export.write(Path(to))
+
+
+def _first_of(project: Any) -> str:
+    paths = [str(each.path) for each in project]
+    return repr(paths[0]) if paths else "a folder with a run.json in it"
+
+
+class _Export:
+    """One export under way."""
+
+    def __init__(self, run: OpenedRun, size_bytes: int, on_progress: Progress) -> None:
+        self.run, self.size_bytes, self.on_progress = run, size_bytes, on_progress
+        self.viewer = InProcess(run.path)
+        self.path = run_path(run.project, run.name)
+        self.packs, self.thinned, self.is_exact = Packs(), [_origin(run)], True
+        self.page_bytes = sum(len(piece.encode()) for piece in single_file())
+        detail = json.loads(self._get(Question(self.path)))
+        self.quantities: list[str] = detail["quantities"]
+        self.deepest = max([1, *run.steps().arrow()["iterations"].to_pylist()])
+
+    @property
+    def _left_bytes(self) -> int:
+        return self.size_bytes - self.page_bytes - self.packs.size_bytes
+
+    def tell_of_run(self) -> None:
+        """What is told whatever the size."""
+        for question in about_run(self.path):
+            self.packs.add(question.key, _anonymous(question.path, self._get(question)))
+        self.packs.close()
+
+    def tell_of_sites(self) -> None:
+        """Each site over all steps, and the heatmaps, in as much detail as there is room for."""
+        sites = self.run.sites().arrow().select(["site", "tensor_class"]).to_pylist()
+        detail = self._detail_that_fits(sites)
+        self._put(heatmaps(self.path, self.quantities, detail))
+        self._put(precisions(self.path, self.quantities, detail))
+        self.detail, self.sites = detail, [site["site"] for site in sites]
+        for count, site in enumerate(sites):
+            self.on_progress("sites", count / len(sites))
+            self._put(self._of_site(site, detail))
+        self.packs.close()
+        if not detail.is_exact:
+            self.thinned.append(f"Numbers are cut to {DIGITS} significant digits.")
+        if replace(detail, is_exact=True) != LEVELS[0]:
+            self.thinned.append(f"Of each tensor {detail} over time are kept.")
+
+    def _of_site(self, site: dict[str, Any], detail: Detail) -> Iterable[Question]:
+        quantities = quantities_of(site["tensor_class"], self.quantities)
+        return of_site(self.path, site["site"], quantities, detail.for_iterations(self.deepest))
+
+    def _detail_that_fits(self, sites: list[dict[str, Any]]) -> Detail:
+        """The finest that a few sites and one heatmap let expect to fit."""
+        tried = sites[:: max(1, len(sites) // _TRIED_SITES)]
+        needed = 0.0
+        for detail in LEVELS:
+            self.is_exact = detail.is_exact
+            maps = [
+                *heatmaps(self.path, self.quantities, detail),
+                *precisions(self.path, self.quantities, detail),
+            ]
+            of_tried = [each for site in tried for each in self._of_site(site, detail)]
+            needed = self._size_of(of_tried) * len(sites) / max(1, len(tried))
+            some = maps[:: max(1, len(maps) // _TRIED_MAPS)]
+            needed += self._size_of(some) * len(maps) / max(1, len(some))
+            share = _SITES_SHARE if detail != LEVELS[-1] else 1.0
+            if needed <= self._left_bytes * share:
+                return detail
+        least = self.page_bytes + self.packs.size_bytes + needed / _SITES_SHARE
+        raise BacklightError(
+            f"{self.run.name!r} does not fit {size(self.size_bytes)}: pass a --size of at least "
+            f"about {size(round(least))}."
+        )
+
+    def _size_of(self, questions: Iterable[Question]) -> int:
+        """What the answers would take."""
+        mark, before = self.packs.mark(), self.packs.size_bytes
+        self._put(questions)
+        self.packs.close()
+        taken = self.packs.size_bytes - before
+        self.packs.back_to(mark)
+        return taken
+
+    def tell_of_steps(self, most_steps: int) -> None:
+        """As many recorded steps as there is room for, well spread."""
+        steps = pa.ipc.open_stream(self._get(Question(f"{self.path}/steps"))).read_all()
+        told = steps.select(["step", "kind", "graph", "recorded"])
+        rows = [row for row in told.to_pylist() if row["recorded"]]
+        eventful = self.run.events().arrow()["step"].to_pylist()
+        order = in_order_of_use([(row["step"], row["kind"]) for row in rows], eventful[:20])
+        graphs = {row["step"]: row["graph"] for row in rows}
+        known: dict[str, str] = {}
+        kept: set[int] = set()
+        for step in order[:most_steps]:
+            self.on_progress("steps", len(kept) / min(most_steps, len(order)))
+            mark = self.packs.mark()
+            self._tell_of_step(step, graphs[step], known, is_early=len(kept) < _EXPONENT_STEPS)
+            self.packs.close()
+            if self._left_bytes < 0 and len(kept) >= _LEAST_STEPS:
+                self.packs.back_to(mark)
+                break
+            kept.add(step)
+        self._put_steps(steps, kept)
+        if len(kept) > _EXPONENT_STEPS:
+            some = ", ".join(map(str, sorted(order[:_EXPONENT_STEPS])))
+            self.thinned.append(f"Histograms of exponents are there of steps {some}.")
+        if len(kept) < len(order):
+            self.thinned.append(
+                f"Of {len(order)} recorded steps {len(kept)} can be looked into, well spread."
+            )
+
+    def _tell_of_step(
+        self, step: int, graph: str, known: dict[str, str], *, is_early: bool
+    ) -> None:
+        alike = [
+            Question(f"{self.path}/graph", (("step", step),)),
+            flow_over_steps(self.path, step, self.detail),
+        ]
+        # Steps of the same structure have the same graph, and so the same flow over all steps.
+        for question in alike if graph else []:
+            first = known.setdefault(graph + question.path, question.key)
+            if first == question.key:
+                self._put([question])
+            else:
+                self.packs.same(question.key, first)
+        if is_early:
+            for quantity in self.quantities:
+                self._put_exponents(exponents(self.path, step, quantity, self.sites))
+        self._put(of_step(self.path, step, self.quantities))
+        kept = {(name, entry.quantity) for name, _, entry in self.run.values(steps=step)}
+        numbers = self._site_numbers()
+        self._put(values_of(self.path, step, numbers[name], quantity) for name, quantity in kept)
+
+    def _put_exponents(self, questions: list[Question]) -> None:
+        """The answers to several questions as one, which the page takes its own part of."""
+        answers = [json.loads(self._get(question)) for question in questions]
+        if answers:
+            whole = {**answers[0], "sites": [each for one in answers for each in one["sites"]]}
+            self.packs.add(questions[0].key, json.dumps(whole, separators=(",", ":")).encode())
+
+    def _site_numbers(self) -> dict[str, int]:
+        sites = self.run.sites().arrow()
+        return dict(zip(sites["name"].to_pylist(), sites["site"].to_pylist(), strict=True))
+
+    def _put_steps(self, steps: pa.Table, kept: set[int]) -> None:
+        """All steps, of which only the kept ones are recorded: the page offers no others."""
+        recorded = pa.array([step in kept for step in steps["step"].to_pylist()])
+        place = steps.schema.get_field_index("recorded")
+        table = steps.set_column(place, steps.schema.field(place), recorded)
+        self.packs.add(f"{self.path}/steps", arrow_bytes(table))
+
+    def _put(self, questions: Iterable[Question]) -> None:
+        for question in questions:
+            self.packs.add(question.key, self._get(question))
+
+    def _get(self, question: Question) -> bytes:
+        answer = self.viewer.get(question.address)
+        if not answer.is_ok:
+            raise BacklightError(json.loads(answer.body)["error"])
+        is_kept_whole = self.is_exact or answer.media_type != ARROW_TYPE
+        return answer.body if is_kept_whole else fewer_digits(answer.body)
+
+    def write(self, to: Path) -> Exported:
+        """Write the file, all at once."""
+        self.on_progress("writing", 1.0)
+        place = place_of(self.run.id, "overview")
+        parts = self.packs.html(ignored=IGNORED, about=self.thinned, place=place)
+        title = f"{self.run.project}/{self.run.name} · Backlight"
+        scratch = to.with_name(f".{to.name}.part")
+        try:
+            with scratch.open("w", encoding="utf-8") as file:
+                file.writelines(single_file(title=title, parts=parts))
+            scratch.replace(to)
+        except OSError as error:
+            scratch.unlink(missing_ok=True)
+            reason = os.strerror(error.errno) if error.errno else str(error)
+            raise BacklightError(f"Cannot write {str(to)!r} ({reason}).") from None
+        return Exported(to, to.stat().st_size, tuple(self.thinned[1:]))
+
+
+def _origin(run: OpenedRun) -> str:
+    when = f"{datetime.now():%Y-%m-%d %H:%M}"
+    how = ", while it was running" if run.status == "live" else ""
+    return f"Exported on {when}{how}: what it shows does not change."
+
+
+def _anonymous(path: str, body: bytes) -> bytes:
+    """An answer without the folder in which the runs were, which is nobody's business."""
+    if path != "runs":
+        return body
+    return json.dumps({**json.loads(body), "root": ""}, separators=(",", ":")).encode()

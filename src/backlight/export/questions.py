@@ -1,0 +1,186 @@
+"""Which questions of the page an exported file answers.
+
+A question is an address of docs/http.md. The page may ask it with other sizes (`points`, `columns`)
+or for a part of the answer (`after`, `first`, `last`): it always gets the one answer that is there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+from urllib.parse import quote, urlencode
+
+from backlight.serve.graphs import STATISTICS as MOMENT_STATISTICS
+from backlight.store.reader import STATISTICS as HEATMAP_STATISTICS
+
+IGNORED: Final = ("after", "columns", "first", "formats", "last", "points", "sites")
+RUN: Final = "/api/runs/{project}/{name}"
+SITE: Final = f"{RUN}/sites/{{site}}"
+ANSWERED: Final = frozenset(
+    {
+        *("/api/runs", "/api/events", "/api/formats", RUN),
+        *(f"{RUN}/{what}" for what in "events sites steps scalars notes event_log heatmap".split()),
+        *(f"{RUN}/{what}" for what in "graph moment calls samples exponents".split()),
+        *(f"{RUN}/{what}" for what in "precision flow flow_history findings".split()),
+        *(f"{SITE}/{what}" for what in "history sketches samples values".split()),
+    }
+)
+# What only a running viewer can tell, and what is about two runs.
+NOT_ANSWERED: Final = frozenset(
+    {
+        *("/api/custom/frame", "/api/custom/plotly.js", f"{RUN}/custom"),
+        *(f"{RUN}/{what}" for what in "parting differences structure".split()),
+    }
+)
+FORMATS: Final = ("float16", "bfloat16", "float8_e4m3fn", "float8_e5m2")
+_SCALES: Final = ("0", "best")
+_MOST_SITES: Final = 64
+
+
+@dataclass(frozen=True)
+class Detail:
+    """How much is told of each site: points of a history, columns of a sketch or a heatmap."""
+
+    points: int
+    columns: int
+    heatmap_columns: int
+    is_exact: bool = False
+
+    def for_iterations(self, deepest: int) -> Detail:
+        """As many points of each iteration as of a step that has only one."""
+        return replace(self, points=self.points * deepest)
+
+    def __str__(self) -> str:
+        return f"{self.points} points and {self.columns} histograms"
+
+
+LEVELS: Final = (
+    Detail(1000, 120, 300, is_exact=True),
+    Detail(1000, 120, 300),
+    Detail(400, 60, 200),
+    Detail(150, 30, 120),
+    Detail(50, 12, 60),
+)
+_QUANTITIES: Final = {
+    "parameter": ("value", "grad", "grad_applied", "update"),
+    "optimizer": ("value",),
+    "buffer": ("value",),
+}
+
+
+def quantities_of(tensor_class: str, recorded: Iterable[str]) -> list[str]:
+    """Which quantities the page asks for at a site of a class.
+
+    >>> quantities_of("buffer", ["value", "grad"])
+    ['value']
+    """
+    possible = _QUANTITIES.get(tensor_class, ("value", "grad"))
+    return [quantity for quantity in recorded if quantity in possible]
+
+
+@dataclass(frozen=True)
+class Question:
+    """What is asked, and the sizes that it is asked with."""
+
+    path: str
+    parameters: tuple[tuple[str, str | int], ...] = ()
+    sizes: tuple[tuple[str, str | int], ...] = ()
+
+    @property
+    def key(self) -> str:
+        """The one spelling under which the page finds the answer."""
+        return _address(self.path, self.parameters)
+
+    @property
+    def address(self) -> str:
+        """What is asked of the viewer."""
+        return _address(self.path, (*self.parameters, *self.sizes))
+
+
+def _address(path: str, parameters: Iterable[tuple[str, str | int]]) -> str:
+    query = urlencode(sorted(parameters))
+    return f"{path}?{query}" if query else path
+
+
+def run_path(project: str, name: str) -> str:
+    """The run's part of an address, spelled as a browser does.
+
+    >>> run_path("digits", "it's (2nd) try/x")
+    "runs/digits/it's%20(2nd)%20try%2Fx"
+    """
+    parts = (quote(part, safe="!'()*~") for part in (project, name))
+    return "runs/" + "/".join(parts)
+
+
+def about_run(run: str) -> Iterator[Question]:
+    """What is told of the run as a whole, but its steps: which are kept is not known yet."""
+    yield from (Question(path) for path in ("runs", "events", "formats", run))
+    yield Question(f"{run}/events")
+    yield from (Question(f"{run}/{what}") for what in ("sites", "notes", "event_log", "findings"))
+    yield Question(f"{run}/scalars", sizes=(("points", 2000),))
+
+
+def heatmaps(run: str, quantities: Iterable[str], detail: Detail) -> Iterator[Question]:
+    """Every heatmap."""
+    sizes = (("columns", detail.heatmap_columns),)
+    for quantity in quantities:
+        for statistic in HEATMAP_STATISTICS:
+            asked = (("quantity", quantity), ("statistic", statistic))
+            yield Question(f"{run}/heatmap", asked, sizes)
+
+
+def precisions(run: str, quantities: Iterable[str], detail: Detail) -> Iterator[Question]:
+    """What the usual formats would lose."""
+    sizes = (("columns", detail.heatmap_columns),)
+    for quantity in quantities:
+        for name in FORMATS:
+            for scale in _SCALES:
+                asked = (("quantity", quantity), ("format", name), ("scale", scale))
+                yield Question(f"{run}/precision", asked, sizes)
+
+
+def exponents(run: str, step: int, quantity: str, sites: Sequence[int]) -> list[Question]:
+    """The exponents of all sites at a step, in questions of the size that is allowed.
+
+    The page finds them under one key, and takes those of the sites that it asks for.
+    """
+    asked = (("quantity", quantity), ("step", step))
+    groups = [sites[i : i + _MOST_SITES] for i in range(0, len(sites), _MOST_SITES)]
+    told = (("formats", ",".join(FORMATS)),)
+    return [
+        Question(f"{run}/exponents", asked, (*told, ("sites", ",".join(map(str, group)))))
+        for group in groups
+    ]
+
+
+def flow_over_steps(run: str, step: int, detail: Detail) -> Question:
+    """The gradient's flow over all steps, through the graph of one."""
+    return Question(f"{run}/flow_history", (("step", step),), (("columns", detail.columns),))
+
+
+def of_site(run: str, site: int, quantities: Iterable[str], detail: Detail) -> Iterator[Question]:
+    """What is told of one site over all steps."""
+    points, columns = (("points", detail.points),), (("columns", detail.columns),)
+    for quantity in quantities:
+        asked = (("quantity", quantity),)
+        yield Question(f"{run}/sites/{site}/history", asked, points)
+        yield Question(f"{run}/sites/{site}/sketches", asked, columns)
+        yield Question(f"{run}/sites/{site}/samples", asked, (("points", detail.points // 4),))
+
+
+def of_step(run: str, step: int, quantities: Iterable[str]) -> Iterator[Question]:
+    """What is told of one step but its graph and its raw values."""
+    at = (("step", step),)
+    yield Question(f"{run}/flow", at)
+    yield Question(f"{run}/calls", at)
+    yield Question(f"{run}/samples", at)
+    for quantity in quantities:
+        for statistic in MOMENT_STATISTICS:
+            asked = (("quantity", quantity), ("statistic", statistic))
+            yield Question(f"{run}/moment", (*at, *asked))
+
+
+def values_of(run: str, step: int, site: int, quantity: str) -> Question:
+    """The raw values of one site at one step."""
+    return Question(f"{run}/sites/{site}/values", (("quantity", quantity), ("step", step)))

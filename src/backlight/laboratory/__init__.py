@@ -1,0 +1,1 @@
+"""The lab: edit an input of a live model, and watch every gradient find its way."""

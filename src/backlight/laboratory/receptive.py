@@ -1,0 +1,280 @@
+"""The geometry between two tensors, read off autograd's graph: which cells can reach which.
+
+Convolutions, pooling, padding and upsampling keep a cell's neighbours its neighbours: along each
+dimension, cell `o` of the sink reads the cells from `scale * o + low` to `scale * o + high` of the
+source. Such spans compose along a path and unite over paths. Whatever is not known to keep to a
+span may read everything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from math import ceil, floor
+from typing import Any, Final
+
+import torch
+
+from backlight.laboratory.interface import Span
+
+_Node = Any
+
+
+@dataclass(frozen=True)
+class Field:
+    """What a cell reads along one dimension.
+
+    >>> convolution = Field(Fraction(2), Fraction(-1), Fraction(1))  # 3 wide, stride 2, padding 1
+    >>> convolution.cells(4)
+    (7, 9)
+    >>> convolution.through(convolution)
+    Field(scale=Fraction(4, 1), low=Fraction(-3, 1), high=Fraction(3, 1))
+    """
+
+    scale: Fraction
+    low: Fraction
+    high: Fraction
+
+    def through(self, inner: Field) -> Field:
+        """What is read where this reads what `inner` made."""
+        low, high = (inner.scale * end for end in (self.low, self.high))
+        return Field(inner.scale * self.scale, low + inner.low, high + inner.high)
+
+    def unite(self, other: Field) -> Field | None:
+        """What either reads; None where they drift apart."""
+        if self.scale != other.scale:
+            return None
+        return Field(self.scale, min(self.low, other.low), max(self.high, other.high))
+
+    def cells(self, position: int) -> tuple[int, int]:
+        """The first and the last cell that is read."""
+        at = self.scale * position
+        return ceil(at + self.low), floor(at + self.high)
+
+    @property
+    def period(self) -> int:
+        """How far apart two cells are, at least, that read nothing in common."""
+        return max(1, floor((self.high - self.low) / self.scale) + 1)
+
+    def as_span(self) -> Span:
+        """The same as plain numbers."""
+        return Span(float(self.scale), float(self.low), float(self.high))
+
+
+Fields = tuple[Field, ...]
+_ONE: Final = Field(Fraction(1), Fraction(0), Fraction(0))
+
+
+def fields_between(source: torch.Tensor, sink: torch.Tensor) -> Fields | None:
+    """What a cell of `sink` reads of `source`, along each dimension after the first two.
+
+    None says that it may read everything.
+
+    >>> source = torch.zeros(1, 1, 8, 8, requires_grad=True)
+    >>> sink = torch.nn.Conv2d(1, 1, 3, stride=2, padding=1)(source).relu()
+    >>> [field.cells(1) for field in fields_between(source, sink)]
+    [(1, 3), (1, 3)]
+    """
+    start, end = sink.grad_fn, source.grad_fn or _accumulator(source)
+    if start is None or sink.dim() < 3 or source.dim() != sink.dim():
+        return None
+    found: dict[_Node, Fields | None] = {start: (_ONE,) * (sink.dim() - 2)}
+    for node in _from_sink_to_source(start, end):
+        if node == end:
+            return found[node]
+        for place, (next_node, _) in enumerate(node.next_functions):
+            if next_node is not None:
+                outer = found[node]
+                step = None if outer is None else _step(node, next_node, place)
+                _add(found, next_node, outer, step)
+    return None
+
+
+def _add(
+    found: dict[_Node, Fields | None], node: _Node, outer: Fields | None, step: Fields | None
+) -> None:
+    """Unite what is read by one more path with what is read by the paths before."""
+    path: Fields | None = None
+    if outer is not None and step is not None and len(outer) == len(step):
+        path = tuple(each.through(inner) for each, inner in zip(outer, step, strict=True))
+    if node not in found:
+        found[node] = path
+        return
+    known = found[node]
+    united = (
+        [each.unite(other) for each, other in zip(known, path, strict=True)]
+        if known is not None and path is not None
+        else [None]
+    )
+    found[node] = None if None in united else tuple(each for each in united if each is not None)
+
+
+def _accumulator(leaf: torch.Tensor) -> _Node:
+    """The node at which a leaf's gradient arrives."""
+    return leaf.view_as(leaf).grad_fn.next_functions[0][0] if leaf.requires_grad else None  # type: ignore[union-attr]
+
+
+def _from_sink_to_source(start: _Node, end: _Node) -> list[_Node]:
+    """The nodes on paths from the sink back to the source, none before one that reads it."""
+    order: list[_Node] = []
+    leads: dict[_Node, bool] = {}
+    stack: list[tuple[_Node, bool]] = [(start, False)]
+    while stack:
+        node, is_done = stack.pop()
+        if is_done:
+            below = (leads[each] for each, _ in node.next_functions if each is not None)
+            leads[node] = node == end or any(below)
+            if leads[node]:
+                order.append(node)
+        elif node not in leads:
+            leads[node] = False
+            stack.append((node, True))
+            if node != end:
+                below = (each for each, _ in node.next_functions if each is not None)
+                stack.extend((each, False) for each in below if each not in leads)
+    return order[::-1]
+
+
+def _step(node: _Node, next_node: _Node, place: int) -> Fields | None:
+    """What a cell of a node's output reads of the output of the node before it."""
+    shapes = [tuple(each._input_metadata[0].shape) for each in (node, next_node)]
+    if len(shapes[0]) != len(shapes[1]) or len(shapes[0]) < 3:
+        return None
+    name = node.name().partition("Backward")[0]
+    if name in _ELEMENTWISE:
+        return _same(shapes, fixed_from=0)
+    rule = _RULES.get(name)
+    return None if rule is None else rule(node, shapes, place)
+
+
+def _same(shapes: Sequence[tuple[int, ...]], *, fixed_from: int) -> Fields | None:
+    ours, theirs = shapes
+    if ours[fixed_from:] != theirs[fixed_from:]:
+        return None
+    return (_ONE,) * (len(ours) - 2)
+
+
+def _convolution(node: _Node, shapes: Sequence[tuple[int, ...]], place: int) -> Fields | None:
+    if place != 0:
+        return None
+    kernel = tuple(node._saved_weight.shape[2:])
+    how = [tuple(getattr(node, f"_saved_{name}")) for name in ("stride", "padding", "dilation")]
+    fields = []
+    for k, stride, padding, dilation in zip(kernel, *how, strict=True):
+        reach = dilation * (k - 1)
+        if node._saved_transposed:
+            low, high = Fraction(padding - reach, stride), Fraction(padding, stride)
+            fields.append(Field(Fraction(1, stride), low, high))
+        else:
+            low, high = Fraction(-padding), Fraction(reach - padding)
+            fields.append(Field(Fraction(stride), low, high))
+    return tuple(fields)
+
+
+def _pooling(node: _Node, shapes: Sequence[tuple[int, ...]], place: int) -> Fields | None:
+    dims = len(shapes[0]) - 2
+    kernel = _each(node._saved_kernel_size, dims)
+    stride = _each(node._saved_stride or node._saved_kernel_size, dims)
+    padding = _each(node._saved_padding, dims)
+    dilation = _each(getattr(node, "_saved_dilation", (1,)), dims)
+    return tuple(
+        Field(Fraction(s), Fraction(-p), Fraction(d * (k - 1) - p))
+        for k, s, p, d in zip(kernel, stride, padding, dilation, strict=True)
+    )
+
+
+def _each(numbers: Sequence[int], dims: int) -> tuple[int, ...]:
+    return tuple(numbers) * dims if len(numbers) == 1 else tuple(numbers)
+
+
+def _padding(node: _Node, shapes: Sequence[tuple[int, ...]], place: int) -> Fields | None:
+    dims = len(shapes[0]) - 2
+    # The last dimension comes first, each as (before, after); batch and channels come last.
+    before = [*node._saved_pad[::2], *[0] * (dims + 2)]
+    if any(before[dims : dims + 2]):
+        return None
+    shifts = (Fraction(-each) for each in before[:dims][::-1])
+    return tuple(Field(Fraction(1), shift, shift) for shift in shifts)
+
+
+def _nearest(node: _Node, shapes: Sequence[tuple[int, ...]], place: int) -> Fields | None:
+    # One more on either side than is read: how it rounds depends on the given scale.
+    scales = (Fraction(ours, out) for out, ours in zip(shapes[0][2:], shapes[1][2:], strict=True))
+    return tuple(Field(scale, Fraction(-1), Fraction(1)) for scale in scales)
+
+
+def _linear_upsampling(node: _Node, shapes: Sequence[tuple[int, ...]], place: int) -> Fields | None:
+    if node._saved_align_corners:
+        return None
+    scales = [Fraction(ours, out) for out, ours in zip(shapes[0][2:], shapes[1][2:], strict=True)]
+    middles = [(scale - 1) / 2 for scale in scales]
+    return tuple(
+        Field(scale, middle - 2, middle + 2) for scale, middle in zip(scales, middles, strict=True)
+    )
+
+
+def _batch_norm(node: _Node, shapes: Sequence[tuple[int, ...]], place: int) -> Fields | None:
+    # While training, each output depends on all cells of its channel.
+    return None if node._saved_training or place != 0 else _same(shapes, fixed_from=0)
+
+
+def _concatenation(node: _Node, shapes: Sequence[tuple[int, ...]], place: int) -> Fields | None:
+    dim = node._saved_dim % (1 << 64)
+    dim = dim - (1 << 64) if dim >= 1 << 63 else dim
+    return _same(shapes, fixed_from=2) if dim % len(shapes[0]) == 1 else None
+
+
+_Rule = Callable[[_Node, Sequence[tuple[int, ...]], int], "Fields | None"]
+_RULES: Final[dict[str, _Rule]] = {
+    "Convolution": _convolution,
+    "MaxPool2DWithIndices": _pooling,
+    "MaxPool3DWithIndices": _pooling,
+    "AvgPool2D": _pooling,
+    "AvgPool3D": _pooling,
+    "ConstantPadNd": _padding,
+    "UpsampleNearest1D": _nearest,
+    "UpsampleNearest2D": _nearest,
+    "UpsampleNearest3D": _nearest,
+    "UpsampleBilinear2D": _linear_upsampling,
+    "NativeBatchNorm": _batch_norm,
+    "Cat": _concatenation,
+}
+
+_ELEMENTWISE: Final = frozenset(
+    "Abs Add Alias Clamp ClampMax ClampMin Clone Div Elu Exp Gelu Hardsigmoid Hardswish Hardtanh "
+    "LeakyRelu Log Mish Mul NativeDropout Neg Pow Reciprocal Relu Rsqrt Sigmoid Silu Softplus Sqrt "
+    "Sub Tanh Threshold ToCopy Unsafe View Where".split()
+)
+
+LINEAR: Final = frozenset(
+    "Add Addmm Alias AvgPool1D AvgPool2D AvgPool3D Bmm Cat Clone ConstantPadNd Convolution Div "
+    "Expand Mean Mm Mul Neg Permute Select Slice Split Squeeze Stack Sub Sum T ToCopy Transpose "
+    "Unsqueeze UnsafeView UpsampleBilinear2D UpsampleNearest2D View".split()
+)
+
+
+def nonlinear_between(source: torch.Tensor, sink: torch.Tensor) -> str | None:
+    """The name of an operation that is not linear and lies between two tensors, if there is one.
+
+    >>> source = torch.zeros(3, requires_grad=True)
+    >>> nonlinear_between(source, source * 2 + 1), nonlinear_between(source, source.tanh())
+    (None, 'Tanh')
+    """
+    start, end = sink.grad_fn, source.grad_fn or _accumulator(source)
+    if start is None:
+        return None
+    between = [node for node in _from_sink_to_source(start, end) if node != end]
+    leading = set(between) | {end}
+    for node in between:
+        name = str(node.name().partition("Backward")[0])
+        if name not in LINEAR:
+            return name
+        # A product is linear only while one of its factors does not depend on the source.
+        paths = [n for n, (each, _) in enumerate(node.next_functions) if each in leading]
+        if name in _PRODUCTS and (len(paths) > 1 or (name == "Div" and paths != [0])):
+            return name
+    return None
+
+
+_PRODUCTS: Final = ("Mul", "Mm", "Bmm", "Addmm", "Div", "Convolution")

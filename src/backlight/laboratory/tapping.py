@@ -1,0 +1,206 @@
+"""Sees the tensors of one forward pass, and changes those that are pinned.
+
+The hooks are torch's process-wide module hooks, set only while the pass runs and only heard in its
+thread. A tensor that is wanted goes on as a copy, so that what happens to it in place later does
+not change what was seen.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, fields, is_dataclass, replace
+from threading import get_ident
+from types import TracebackType
+from typing import Any, Final
+
+import torch
+import torch.nn.functional as F  # noqa: N812
+from torch import nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.modules.module import (
+    register_module_forward_hook,
+    register_module_forward_pre_hook,
+)
+
+from backlight.laboratory.unroll import can_unroll, unrolled
+
+OUTPUT: Final = "output"
+"""The name of what the whole model returns."""
+
+_FUNCTIONS: Final = {"scaled_dot_product_attention": "heads", "softmax": "weights"}
+"""Functions whose results are layers too: attention has no modules inside."""
+
+
+@dataclass
+class Seen:
+    """A tensor that was seen in a pass."""
+
+    tensor: torch.Tensor
+    module_class: str
+    place: str
+
+
+class Taps(AbstractContextManager["Taps"]):
+    """Listens to one forward pass of a model.
+
+    `wanted` names the layers to keep a hold of; None looks at all of them and changes nothing.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        wanted: Iterable[str] | None,
+        pins: Mapping[str, tuple[torch.Tensor, torch.Tensor]] | None = None,
+    ) -> None:
+        self.seen: dict[str, Seen] = {}
+        self.aliases: dict[str, str] = {}
+        self._names = {id(module): name for name, module in reversed([*model.named_modules()])}
+        self._pins = dict(pins or {})
+        self._wanted = None if wanted is None else {*wanted, *self._pins}
+        self._by_identity: dict[tuple[int, int], str] = {}
+        self._calls: Counter[str] = Counter()
+        self._open: list[str] = []
+        self._thread = 0
+        self._undo: list[Callable[[], None]] = []
+        self._kernel: Any = None
+
+    def __enter__(self) -> Taps:
+        global current
+        self._thread = get_ident()
+        handles = [
+            register_module_forward_pre_hook(self._before),
+            register_module_forward_hook(self._after),
+        ]
+        self._undo = [handle.remove for handle in handles]
+        for name, place in _FUNCTIONS.items():
+            self._undo.append(self._watch_function(name, place))
+        # The fused kernels can be differentiated only once.
+        self._kernel = sdpa_kernel(SDPBackend.MATH)
+        self._kernel.__enter__()
+        current = self
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        global current
+        current = None
+        self._kernel.__exit__(None, None, None)
+        for undo in self._undo:
+            undo()
+
+    def tap(self, name: str, tensor: torch.Tensor, module_class: str, place: str) -> torch.Tensor:
+        """See a tensor; the answer is what goes on in its place."""
+        if not isinstance(tensor, torch.Tensor) or not torch.is_grad_enabled():
+            return tensor
+        if self._wanted is None:
+            self._note(name, tensor, module_class, place)
+            return tensor
+        if name not in self._wanted or name in self.seen or not tensor.is_floating_point():
+            return tensor
+        if name in self._pins:
+            mask, values = self._pins[name]
+            tensor = torch.where(mask, values, tensor)
+        if not tensor.requires_grad:
+            tensor = tensor.detach().requires_grad_()
+        self.seen[name] = Seen(tensor, module_class, place)
+        return tensor.clone()
+
+    def named(self, name: str, tensor: torch.Tensor) -> torch.Tensor:
+        """A tensor that the user names inside a forward, after the module that runs."""
+        if get_ident() != self._thread:
+            return tensor
+        module = self._open[-1] if self._open else OUTPUT
+        return self.tap(name if module == OUTPUT else f"{module}:{name}", tensor, "", name)
+
+    def _note(self, name: str, tensor: torch.Tensor, module_class: str, place: str) -> None:
+        # A module that works in place returns the same object, in a later version.
+        identity = id(tensor), tensor._version
+        known = self._by_identity.setdefault(identity, name)
+        if known != name:
+            self.aliases[name] = known
+        else:
+            self.seen.setdefault(name, Seen(tensor, module_class, place))
+
+    def _before(self, module: nn.Module, args: Any) -> None:
+        name = self._names.get(id(module))
+        if name is None or get_ident() != self._thread:
+            return
+        self._calls[name] += 1
+        number = self._calls[name]
+        self._open.append((name or OUTPUT) + ("" if number == 1 else f"#{number}"))
+
+    def _after(self, module: nn.Module, args: Any, output: Any) -> Any:
+        if id(module) not in self._names or get_ident() != self._thread:
+            return None
+        name = self._open.pop()
+        if can_unroll(module, args):
+            output = self._unroll(name, module, args, output)
+        kind = type(module).__name__
+        return _mapped(
+            output,
+            lambda place, tensor: self.tap(
+                name if place == "out.0" else f"{name}:{place}", tensor, kind, place
+            ),
+        )
+
+    def _unroll(self, name: str, module: Any, args: Any, output: Any) -> Any:
+        def is_wanted(moment: str) -> bool:
+            return self._wanted is None or moment in self._wanted
+
+        def tap(moment: int, tensor: torch.Tensor) -> torch.Tensor:
+            return self.tap(f"{name}:t{moment}", tensor, type(module).__name__, f"t{moment}")
+
+        if not any(is_wanted(f"{name}:t{n}") for n in range(args[0].numel())):
+            return output
+        result = unrolled(module, args, tap)
+        return output if self._wanted is None else result
+
+    def _watch_function(self, function: str, place: str) -> Callable[[], None]:
+        original = getattr(F, function)
+
+        def watched(*args: Any, **keywords: Any) -> Any:
+            result = original(*args, **keywords)
+            if get_ident() != self._thread or not self._open:
+                return result
+            module = self._open[-1]
+            self._calls[f"{module}:{place}"] += 1
+            number = self._calls[f"{module}:{place}"]
+            name = f"{module}:{place}" + ("" if number == 1 else f"#{number}")
+            return self.tap(name, result, function, place)
+
+        setattr(F, function, watched)
+        return lambda: setattr(F, function, original)
+
+
+current: Taps | None = None
+"""The taps that listen now, for `backlight.tap`."""
+
+
+def _mapped(
+    value: Any, change: Callable[[str, torch.Tensor], torch.Tensor], place: str = "out"
+) -> Any:
+    """The same nested value with its tensors changed."""
+    if isinstance(value, torch.Tensor):
+        return change("out.0" if place == "out" else place, value)
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        pairs = zip(value._fields, value, strict=True)
+        return type(value)(*(_mapped(each, change, f"{place}.{key}") for key, each in pairs))
+    if isinstance(value, (tuple, list)):
+        changed = [_mapped(each, change, f"{place}.{n}") for n, each in enumerate(value)]
+        return type(value)(changed)
+    if isinstance(value, dict):
+        for key in list(value):
+            value[key] = _mapped(value[key], change, f"{place}.{key}")
+        return value
+    if is_dataclass(value) and not isinstance(value, type):
+        names = [each.name for each in fields(value)]
+        return replace(
+            value, **{key: _mapped(getattr(value, key), change, f"{place}.{key}") for key in names}
+        )
+    return value

@@ -1,0 +1,89 @@
+"""What becomes of a step that has ended: it is written, held by the black box, or only counted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from backlight.alarm import Alarm, Happening
+from backlight.anomaly.watching import WatchedAnomaly
+from backlight.blackbox import BlackBox, StepRecord
+from backlight.errors import BacklightError, Guard
+from backlight.journal import Journal
+from backlight.schedule import Schedule
+from backlight.store.values import StepValues
+
+
+class Ledger:
+    """Asks the schedule before a step, and settles it afterwards."""
+
+    def __init__(
+        self,
+        journal: Journal,
+        schedule: Schedule,
+        guard: Guard,
+        *,
+        blackbox: int,
+        give_back: Callable[[StepValues], None] | None = None,
+    ) -> None:
+        self.box = BlackBox(blackbox)
+        self.anomalies: list[WatchedAnomaly] = []
+        self.logged: dict[str, float] = {}  # the last value of each name
+        self._alarm = Alarm()
+        self._journal = journal
+        self._schedule = schedule
+        self._guard = guard
+        self._give_back = give_back  # the raw values of a step that is not written
+
+    def wants(self, step: int, kind: str) -> str | None:
+        """Why this step is recorded; None if it is not."""
+        with self._guard("asking the schedule"):
+            try:
+                return self._schedule.wants(step, kind)
+            except BacklightError as error:
+                self._guard.mistake(str(error))
+        return None
+
+    def settle(
+        self,
+        record: StepRecord,
+        *,
+        is_decided: bool = False,
+        once_secs: float = 0.0,
+        where: Callable[[int], str] | None = None,
+    ) -> None:
+        """Write a step that is kept; let the black box hold one that is not, unless it is decided.
+
+        The schedule does not count `once_secs`, the part of recording that does not come again.
+        `where` tells more of where a row, by its order, has a value that is not finite.
+        """
+        row, has_stats = record.row, record.stats is not None
+        recording_secs = row["recording_secs"] - once_secs if has_stats else 0.0
+        self._schedule.learn(row["kind"], row["duration_secs"] - once_secs, recording_secs)
+        leaving: StepRecord | None = record
+        if self.box.steps and has_stats and not row["recorded"] and not is_decided:
+            leaving = self.box.hold(record)
+        if leaving is not None:
+            self._write(leaving)
+        self.happened(row["step"], self._alarm.nonfinite(record.stats, where))
+        if self.box.steps:
+            self.happened(row["step"], self._alarm.gradient_spike(record.stats))
+        for anomaly in self.anomalies:
+            if anomaly.happens(row, record.stats, self.logged):
+                text = f"{anomaly.name}: {anomaly.expression.text}"
+                self.happened(row["step"], Happening("anomaly", text))
+
+    def loss(self, step: int, value: float) -> None:
+        """A loss is logged: it may be a spike."""
+        self.happened(step, self._alarm.loss_spike(value))
+
+    def happened(self, step: int, happening: Happening | None) -> None:
+        """Note an event, and write the steps that led to it."""
+        if happening is not None:
+            self._journal.event(max(step, 0), happening.kind, happening.text, happening.site)
+            for record in self.box.open(happening.kind):
+                self._write(record)
+
+    def _write(self, record: StepRecord) -> None:
+        if record.values is not None and not record.row["recorded"] and self._give_back:
+            self._give_back(record.values)
+        self._journal.record(record)

@@ -1,0 +1,1 @@
+"""Asks a model what watching cannot tell: small experiments on copies, before training."""

@@ -1,0 +1,57 @@
+"""What tells of a tensor whether it can be read, and whether it has changed since."""
+
+from __future__ import annotations
+
+import torch
+from torch.nn.parameter import is_lazy
+
+from backlight.reduce import native
+
+if native.is_available():
+    native.connect()
+
+
+def has_values(tensor: torch.Tensor) -> bool:
+    """Whether a tensor can be read, and is no placeholder of a tracer or a transform.
+
+    >>> has_values(torch.ones(2)), has_values(torch.ones(2, device="meta"))
+    (True, False)
+    """
+    return (
+        tensor.device.type != "meta"
+        and not tensor.is_nested
+        and not torch._C._functorch.is_functorch_wrapped_tensor(tensor)
+        and not is_lazy(tensor)
+        and type(tensor).__name__ != "FakeTensor"
+        and _has_memory(tensor)
+    )
+
+
+def _has_memory(tensor: torch.Tensor) -> bool:
+    """Whether the elements are there: sharding and offloading free them and keep the tensor."""
+    if tensor.layout is not torch.strided or tensor.numel() == 0:
+        return True
+    extent = 1 + sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride(), strict=True))
+    needed = (tensor.storage_offset() + extent) * tensor.element_size()
+    return tensor.untyped_storage().nbytes() >= needed
+
+
+def version_of(tensor: torch.Tensor) -> int:
+    """How often a tensor was changed in place; one of inference mode does not count."""
+    return -1 if tensor.is_inference() else tensor._version
+
+
+def state_of(tensor: torch.Tensor, *, is_quick: bool = False) -> tuple[int, int] | None:
+    """What stays equal while a tensor does not change; None where that cannot be told.
+
+    Some operations change a tensor without counting it as a change: the unscaling of gradients,
+    the running statistics of a batch norm, whatever is done to `.data`. So its bytes are summed up
+    too; where that `is_quick`, of a large tensor only some of them.
+
+    >>> numbers = torch.ones(2)
+    >>> before = state_of(numbers)
+    >>> before == state_of(numbers), before == state_of(numbers.mul_(2))
+    (True, False)
+    """
+    fingerprint = native.fingerprint(tensor, is_quick=is_quick)
+    return (fingerprint, version_of(tensor)) if fingerprint else None

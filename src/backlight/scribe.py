@@ -1,0 +1,89 @@
+"""A thread that writes where the disk is slow, so that training does not wait for it."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from threading import Condition, Event, Thread
+from typing import Any, Generic, TypeVar
+
+Item = TypeVar("Item")
+
+
+class Scribe(Generic[Item]):
+    """Hands items to `write` in a thread, in order, all that wait together.
+
+    >>> pages = []
+    >>> scribe = Scribe(pages.extend)
+    >>> scribe.put("one"); scribe.put("two"); scribe.close()
+    >>> pages
+    ['one', 'two']
+    """
+
+    def __init__(self, write: Callable[[list[Item]], Any]) -> None:
+        self._write = write
+        self._waiting: deque[tuple[Item, int]] = deque()
+        self._thread: Thread | None = None
+        self._has_work = Event()
+        self._is_closed = False
+        self._progress = Condition()
+        self._put = self._done = 0
+        self._put_bytes = self._done_bytes = 0
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether all that was put is written."""
+        return self._put == self._done
+
+    @property
+    def waiting_bytes(self) -> int:
+        """How much was put and is not written yet."""
+        return self._put_bytes - self._done_bytes
+
+    def put(self, item: Item, size: int = 0) -> None:
+        """Hand over an item that takes `size` bytes; this never waits."""
+        self._put += 1
+        self._put_bytes += size
+        self._waiting.append((item, size))
+        if self._thread is None:
+            self._thread = Thread(target=self._run, name="backlight-scribe", daemon=True)
+            self._thread.start()
+        self._has_work.set()
+
+    def flush(self) -> None:
+        """Wait until all that was put is written."""
+        if self._thread is None:
+            return
+        target = self._put
+        self._has_work.set()
+        with self._progress:
+            self._progress.wait_for(lambda: self._done >= target)
+
+    def close(self) -> None:
+        """Write what is left and end the thread."""
+        self._is_closed = True
+        self.flush()
+        if self._thread is not None:
+            self._thread.join()
+
+    def _run(self) -> None:
+        while not (self._is_closed and not self._waiting):
+            self._has_work.wait()
+            self._has_work.clear()
+            self._drain()
+
+    def _drain(self) -> None:
+        items: list[Item] = []
+        size = 0
+        while self._waiting:
+            item, item_size = self._waiting.popleft()
+            items.append(item)
+            size += item_size
+        try:
+            if items:
+                self._write(items)
+        finally:
+            with self._progress:
+                self._done += len(items)
+                self._done_bytes += size
+                self._progress.notify_all()

@@ -1,0 +1,169 @@
+"""The dependency graphs of a run: which step has which, what each says, and a step's numbers."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections import OrderedDict
+from collections.abc import Collection
+from pathlib import Path
+from threading import Lock
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from backlight.errors import BacklightError
+from backlight.schema import QUANTITIES
+from backlight.serve.library import NotFoundError
+from backlight.store.reader import RunReader
+
+_OPEN_RUNS: Final = 6
+_SIGNATURE: Final = re.compile(r"[0-9a-f]{1,64}")
+_SHARES: Final = {
+    "zero_share": ("zeros", "count"),
+    "nan_share": ("nans", "count"),
+    "inf_share": ("infs", "count"),
+    "dead_share": ("dead_units", "units"),
+    "constant_share": ("constant_units", "units"),
+}
+_PLAIN: Final = ("mean", "std", "min", "max", "abs_mean", "abs_max", "rms", "batch_std")
+_NORM: Final = "norm"
+STATISTICS: Final = (*_PLAIN, *_SHARES, _NORM)
+
+
+class Graphs:
+    """Which graph each step of a run has, for the runs that are looked at."""
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._known: OrderedDict[tuple[Path, float], tuple[int, pa.Table]] = OrderedDict()
+
+    def with_graphs(self, reader: RunReader, steps: pa.Table) -> pa.Table:
+        """The steps with two more columns: how many iterations each had, and its graph."""
+        known = self._steps(reader)
+        place = np.searchsorted(known["step"].to_numpy(), steps["step"].to_numpy())
+        for name in ("iterations", "graph"):
+            steps = steps.append_column(name, known[name].take(pa.array(place)))
+        return steps
+
+    def at(self, reader: RunReader, step: int | None) -> dict[str, Any]:
+        """The graph of a step, or of the last one that has one, with what each node is called."""
+        row = self._row(reader, step)
+        if row is None or not row["graph"]:
+            raise NotFoundError(_no_graph(step))
+        graph = _read(reader.path, row["graph"])
+        places = _places(reader)
+        nodes = [[site, role, *places.get(site, ("", "", ""))] for site, role in graph["nodes"]]
+        return {**graph, **row, "nodes": nodes, "signature": row["graph"]}
+
+    def _row(self, reader: RunReader, step: int | None) -> dict[str, Any] | None:
+        known = self._steps(reader)
+        is_asked = pc.field("graph") != "" if step is None else pc.field("step") == step
+        rows: list[dict[str, Any]] = known.filter(is_asked)[-1:].to_pylist()
+        return rows[0] if rows else None
+
+    def _steps(self, reader: RunReader) -> pa.Table:
+        steps = reader.snapshot.held["steps"]
+        key = reader.path, reader.info.created_at
+        with self._lock:
+            count, known = self._known.pop(key, (-1, None))
+            if count != steps.num_rows:
+                known = graphs_of_steps(steps)
+            self._known[key] = steps.num_rows, known
+            while len(self._known) > _OPEN_RUNS:
+                self._known.popitem(last=False)
+        return known
+
+
+def graphs_of_steps(steps: pa.Table) -> pa.Table:
+    """`step, kind, iterations, graph` of the lowest rank, by step.
+
+    A step whose graph was not followed has the last one before of the same kind.
+
+    >>> rows = {"step": [0, 1, 2, 3], "kind": ["a", "b", "a", "b"], "graph": ["f", "", "", "e"]}
+    >>> steps = pa.table({**rows, "iterations": [1, 0, 5, 1], "rank": [0, 0, 0, 0]})
+    >>> graphs_of_steps(steps)["graph"].to_pylist()
+    ['f', '', 'f', 'e']
+    """
+    steps = _lowest_rank(steps).select(["step", "kind", "iterations", "graph"])
+    steps = steps.take(pa.array(np.argsort(steps["step"].to_numpy(), kind="stable")))
+    kinds = _codes(steps["kind"])
+    has_graph = pc.not_equal(steps["graph"], "").to_numpy(zero_copy_only=False)
+    source = np.full(steps.num_rows, -1)
+    for kind in range(int(kinds.max(initial=-1)) + 1):
+        places = np.flatnonzero(kinds == kind)
+        source[places] = np.maximum.accumulate(np.where(has_graph[places], places, -1))
+    found = steps["graph"].take(pa.array(np.where(source < 0, 0, source)))
+    graphs = pc.if_else(pa.array(source >= 0), found, "")
+    iterations = pc.max_element_wise(steps["iterations"], pa.scalar(1, pa.int32()))
+    columns = {"step": steps["step"], "kind": steps["kind"], "iterations": iterations}
+    return pa.table({**columns, "graph": graphs})
+
+
+def moment(
+    reader: RunReader, step: int, *, quantity: str = "value", statistic: str = "rms"
+) -> pa.Table:
+    """One statistic of every site at one step: `site, iteration, nans, infs, shape, value`.
+
+    The statistics are those of a heatmap, and `norm`: the Euclidean norm of the finite elements.
+    """
+    _check_one_of("quantity", quantity, QUANTITIES)
+    _check_one_of("statistic", statistic, STATISTICS)
+    rows = reader.step(step).filter(pc.field("quantity") == quantity)
+    columns = {name: rows[name] for name in ("site", "iteration", "nans", "infs", "shape")}
+    return pa.table({**columns, "value": _value(rows, statistic)})
+
+
+def _value(rows: pa.Table, statistic: str) -> pa.ChunkedArray:
+    if statistic == _NORM:
+        return pc.multiply(rows["rms"], pc.sqrt(pc.cast(rows["count"], pa.float64())))
+    if statistic in _PLAIN:
+        return rows[statistic]
+    part, whole = (pc.cast(rows[name], pa.float64()) for name in _SHARES[statistic])
+    has_any = pc.greater(whole, 0.0)
+    return pc.if_else(has_any, pc.divide(part, pc.if_else(has_any, whole, math.nan)), None)
+
+
+def _places(reader: RunReader) -> dict[int, tuple[str, str, str]]:
+    """Of each site its node, its role and its kind. The lowest rank's sites keep their numbers."""
+    sites = _lowest_rank(reader.snapshot.held["sites"])
+    columns = [sites[name].to_pylist() for name in ("site", "node", "role", "kind")]
+    return {site: (node, role, kind) for site, node, role, kind in zip(*columns, strict=True)}
+
+
+def _lowest_rank(table: pa.Table) -> pa.Table:
+    return table.filter(pc.field("rank") == pc.min(table["rank"])) if table.num_rows else table
+
+
+def _codes(column: pa.ChunkedArray) -> npt.NDArray[np.int64]:
+    """A number for each value, equal for equal ones, from 0."""
+    encoded = column.combine_chunks().dictionary_encode()
+    return np.asarray(encoded.indices.to_numpy(zero_copy_only=False), np.int64)
+
+
+def _read(path: Path, signature: str) -> dict[str, Any]:
+    if not _SIGNATURE.fullmatch(signature):
+        raise BacklightError(f"The run names a graph {signature[:40]!r}, which cannot be one.")
+    file = path / "graphs" / f"{signature}.json"
+    try:
+        graph = json.loads(file.read_text(encoding="utf-8"))
+        nodes = [[int(site), str(role)] for site, role in graph["nodes"]]
+        return {"nodes": nodes, "edges": dict(graph["edges"]), "calls": list(graph["calls"])}
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        reason = str(error).split("\n")[0]
+        raise BacklightError(f"The graph {str(file)!r} cannot be read ({reason}).") from None
+
+
+def _no_graph(step: int | None) -> str:
+    if step is None:
+        return "No step of this run has a graph yet."
+    return f"Step {step} has no graph: neither it nor one before it of its kind was followed."
+
+
+def _check_one_of(what: str, value: str, choices: Collection[str]) -> None:
+    if value not in choices:
+        raise BacklightError(f"There is no {what} {value!r}: use one of {', '.join(choices)}.")

@@ -1,0 +1,176 @@
+"""What was read of a run up to a moment, and which of its rows a question is about.
+
+The rows of small tables and of streams are held in memory; those of large tables that were
+compacted stay on disk until a question needs some of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from backlight.schema import QUANTITIES, TABLES
+from backlight.store.parts import Part
+from backlight.store.ranks import RANK, SiteNumbers
+from backlight.store.tiles import TILES
+
+LARGE_TABLES: Final = ("stats", "samples", "calls")
+"""Tables whose parts are not held in memory."""
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """What was read up to a moment: questions see one, however much is read meanwhile."""
+
+    held: dict[str, pa.Table]
+    parts: dict[str, tuple[Part, ...]]
+    recorded_steps: npt.NDArray[np.int64]
+    sites: SiteNumbers
+
+    @cached_property
+    def rows(self) -> dict[str, int]:
+        """How many rows each table has."""
+        return {
+            name: self.held[name].num_rows + sum(part.rows for part in self.parts[name])
+            for name in TABLES
+        }
+
+    @property
+    def tables(self) -> dict[str, pa.Table]:
+        """Every row of every table: for what is compacted, better ask for the rows you need."""
+        return {name: self.all_rows(name, TABLES[name].names) for name in TABLES}
+
+    @cached_property
+    def quantities(self) -> list[str]:
+        """What was observed, in the order of the schema."""
+        seen = set(pc.unique(self.held["stats"]["quantity"]).to_pylist())
+        seen |= {quantity for part in self.parts["stats"] for quantity in part.quantities}
+        return [quantity for quantity in QUANTITIES if quantity in seen]
+
+    def of_sites(
+        self, sites: Iterable[int], columns: Iterable[str], *, table: str = "stats"
+    ) -> pa.Table:
+        """The rows of some sites, and no others."""
+        wanted, names = set(sites), _with(columns, "site")
+        found = [self._held(table, names, pc.field("site").isin(sorted(wanted)))]
+        for part in self.parts[table]:
+            own = self.sites.own(part.source.rank, wanted)
+            rows = part.rows_of(own, names) if own else None
+            if rows is not None:
+                rows = rows.filter(pc.field("site").isin(own))
+                found.append(self._numbered(part, rows))
+        return pa.concat_tables(found)
+
+    def at_steps(
+        self, first: int, last: int, columns: Iterable[str], *, table: str = "stats"
+    ) -> pa.Table:
+        """The rows of the steps from first to last, and no others."""
+        names = _with(columns, "step")
+        if "site" in TABLES[table].names:
+            names = _with(names, "site")
+        within = _between(first, last)
+        found = [self._held(table, names, within)]
+        for part in self.parts[table]:
+            if not _meets(part.steps, first, last):
+                continue
+            found.append(self._numbered(part, part.rows_at(first, last, names).filter(within)))
+        return pa.concat_tables(found)
+
+    def all_rows(self, table: str, columns: Iterable[str]) -> pa.Table:
+        """Every row of a table."""
+        names = [*columns]
+        found = [self.held[table].select([*names, "rank"])]
+        for part in self.parts[table]:
+            found.append(self._numbered(part, part.rows_of(None, names)))
+        return pa.concat_tables(found)
+
+    def for_heatmap(
+        self,
+        quantity: str,
+        statistic: str,
+        columns: list[str],
+        steps: npt.NDArray[np.int64],
+        cut_steps: npt.NDArray[np.int64],
+        level: int,
+    ) -> tuple[pa.Table, pa.Table]:
+        """Rows of single steps, and blocks of steps with the statistic as `value`.
+
+        A part that has no blocks of this level gives its rows of all `steps`, one that has gives
+        those of `cut_steps` alone, which are in no whole block.
+        """
+        wanted = ("site", "block", statistic, "nans", "infs")
+        schema = pa.schema([TILES.field(name) for name in wanted])
+        rows = [self._held("stats", columns, _within(steps))]
+        blocks = [schema.empty_table()]
+        ends = (
+            int(steps[0]) // level if len(steps) else 0,
+            int(steps[-1]) // level if len(steps) else 0,
+        )
+        for part in self.parts["stats"]:
+            found = part.tiles(quantity, level, *ends, schema) if level > 1 else None
+            if found is not None:
+                numbered, _ = self.sites.renumber(part.source.rank, found)
+                whole = numbered.select(list(wanted))
+                if len(cut_steps):
+                    whole = whole.filter(~pc.field("block").isin(np.unique(cut_steps // level)))
+                blocks.append(whole)
+            needed = steps if found is None else cut_steps
+            needed = needed[np.isin(needed, part.steps)]
+            rows += [
+                self._numbered(part, part.rows_at(a, b, columns).filter(_between(a, b)))
+                for a, b in _stretches(needed)
+            ]
+        names = ["site", "block", "value", "nans", "infs"]
+        return pa.concat_tables(rows), pa.concat_tables(blocks).rename_columns(names)
+
+    def _held(self, table: str, names: list[str], condition: Any) -> pa.Table:
+        return self.held[table].select([*names, "rank"]).filter(condition)
+
+    def _numbered(self, part: Part, rows: pa.Table) -> pa.Table:
+        if "site" in rows.schema.names:
+            numbered, _ = self.sites.renumber(part.source.rank, rows)
+            return numbered
+        ranks = pa.repeat(pa.scalar(part.source.rank, pa.int32()), rows.num_rows)
+        return rows.append_column(RANK, ranks)
+
+
+def _with(columns: Iterable[str], name: str) -> list[str]:
+    names = list(columns)
+    return names if name in names else [*names, name]
+
+
+def _within(steps: npt.NDArray[np.int64]) -> Any:
+    """Whether a row's step is between the ends; a join with the steps themselves follows."""
+    if len(steps) == 0:
+        return pc.scalar(False)
+    return _between(int(steps[0]), int(steps[-1]))
+
+
+def _between(first: int, last: int) -> Any:
+    return (pc.field("step") >= first) & (pc.field("step") <= last)
+
+
+def _stretches(steps: npt.NDArray[np.int64]) -> list[tuple[int, int]]:
+    """The ends of one or two stretches of steps that hold all of them: what is cut is at the ends.
+
+    >>> _stretches(np.array([1, 2, 3, 1000, 1001])), _stretches(np.array([], np.int64))
+    ([(1, 3), (1000, 1001)], [])
+    """
+    if len(steps) == 0:
+        return []
+    if len(steps) == 1:
+        return [(int(steps[0]), int(steps[0]))]
+    widest = int(np.argmax(np.diff(steps)))
+    first, last = int(steps[0]), int(steps[-1])
+    return [(first, int(steps[widest])), (int(steps[widest + 1]), last)]
+
+
+def _meets(steps: npt.NDArray[np.int64], first: int, last: int) -> bool:
+    return bool(np.searchsorted(steps, first, "left") < np.searchsorted(steps, last, "right"))

@@ -1,0 +1,139 @@
+"""Writes one series of Arrow IPC streams: a table's segments, of one rank.
+
+Each batch is handed to the operating system in one call before `append` returns: a trainer that is
+killed loses nothing that was appended. It is not forced to the disk, for that could stall training:
+a machine that loses its power can lose the last half minute, and checksums tell what it did lose. A
+segment that is full is closed, forced to the disk by a thread, and the next one begun.
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from pathlib import Path
+from threading import Thread
+from typing import Any, Final
+from zlib import crc32
+
+import pyarrow as pa
+
+from backlight.store.messages import END, batch_message, schema_message
+
+SEGMENT_BYTES: Final = 64 << 20
+"""A segment that is larger is full."""
+
+
+class StreamSeries:
+    """Appends batches to `<folder>/<rank>-<segment>.arrows`, and begins a new one when it is full.
+
+    >>> import tempfile
+    >>> schema = pa.schema([pa.field("step", pa.int64())])
+    >>> series = StreamSeries(Path(tempfile.mkdtemp()), schema, rank=0, segment=3)
+    >>> size_bytes = series.append(pa.record_batch({"step": [7]}, schema=schema))
+    >>> series.close()
+    >>> pa.ipc.open_stream(series.folder / "0-0003.arrows").read_all()["step"].to_pylist()
+    [7]
+    """
+
+    def __init__(self, folder: Path, schema: pa.Schema, *, rank: int, segment: int) -> None:
+        self.folder = folder
+        self._opening = schema_message(schema)
+        self._schema_crc = crc32(self._opening)
+        self._rank = rank
+        self._next_segment = segment
+        self._descriptor: int | None = None
+        self._size_bytes = 0
+        self._batches = 0
+
+    def append(self, batch: pa.RecordBatch) -> int:
+        """Append a batch, and say how many bytes that took."""
+        if self._size_bytes >= SEGMENT_BYTES:
+            self._end_segment(is_last=False)
+        if self._descriptor is None:
+            self._begin_segment()
+        pieces = batch_message(batch, schema_crc=self._schema_crc, number=self._batches)
+        written_bytes = self._write(pieces)
+        self._batches += 1
+        return written_bytes
+
+    def close(self) -> None:
+        """End the stream. What was appended stays readable whether or not this is called."""
+        self._end_segment(is_last=True)
+
+    def _begin_segment(self) -> None:
+        self.folder.mkdir(exist_ok=True)
+        name = self.folder / f"{self._rank}-{self._next_segment:04}.arrows"
+        # Never into a file that exists.
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_CLOEXEC", 0)
+        self._descriptor = os.open(name, flags, 0o666)
+        _say_open(self._descriptor)
+        self._next_segment += 1
+        self._size_bytes = self._batches = 0
+        self._write([self._opening])
+
+    def _write(self, pieces: list[Any]) -> int:
+        """Write the pieces, all or none of them, and say how many bytes they are."""
+        assert self._descriptor is not None
+        try:
+            written_bytes = _write_all(self._descriptor, pieces)
+        except OSError:
+            # What comes later must not stand behind half a message.
+            with suppress(OSError):
+                os.ftruncate(self._descriptor, self._size_bytes)
+                os.lseek(self._descriptor, self._size_bytes, os.SEEK_SET)
+            raise
+        self._size_bytes += written_bytes
+        return written_bytes
+
+    def _end_segment(self, *, is_last: bool) -> None:
+        descriptor, self._descriptor = self._descriptor, None
+        self._size_bytes = 0
+        if descriptor is None:
+            return
+        try:
+            _write_all(descriptor, [END])
+        finally:
+            if is_last:
+                _sync_and_close(descriptor)
+            else:
+                Thread(target=_sync_and_close, args=(descriptor,), daemon=True).start()
+
+
+def _write_all(descriptor: int, pieces: list[Any]) -> int:
+    views = [memoryview(piece).cast("B") for piece in pieces]
+    total = sum(map(len, views))
+    written = os.writev(descriptor, views) if hasattr(os, "writev") else 0
+    rest = b"".join(views)[written:] if written < total else b""
+    while rest:
+        rest = rest[os.write(descriptor, rest) :]
+    return total
+
+
+def _sync_and_close(descriptor: int) -> None:
+    with suppress(OSError):
+        os.fsync(descriptor)
+    os.close(descriptor)
+
+
+def _say_open(descriptor: int) -> None:
+    """Hold a lock for as long as the file is open: whoever compacts must not take it for ended."""
+    with suppress(ImportError, OSError):
+        import fcntl
+
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+
+
+def is_open_elsewhere(path: Path) -> bool:
+    """Whether a writer on this machine still has the stream open."""
+    try:
+        import fcntl
+    except ImportError:
+        return False
+    try:
+        with path.open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    return False

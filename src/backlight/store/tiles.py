@@ -1,0 +1,141 @@
+"""Each statistic's extreme over blocks of steps: what a heatmap of a long run is made of.
+
+A block of level L holds the steps from n*L to n*L + L - 1, for every rank and part alike, so blocks
+of several parts fit together, and four blocks make one of the next level.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from backlight import schema
+
+LEVELS: Final = (4, 16, 64, 256, 1024, 4096)
+
+WIDTH: Final = 64
+"""The blocks of the finest levels that stand together in a file cover so many steps."""
+
+SHARES: Final = {
+    "zero_share": ("zeros", "count"),
+    "nan_share": ("nans", "count"),
+    "inf_share": ("infs", "count"),
+    "dead_share": ("dead_units", "units"),
+    "constant_share": ("constant_units", "units"),
+}
+"""What a heatmap shows besides the statistics: parts of a whole."""
+
+SHOWN: Final = (*schema.STATISTICS, "batch_std", *SHARES)
+
+TILES: Final = pa.schema(
+    [
+        pa.field("site", pa.int32(), nullable=False),
+        pa.field("block", pa.int64(), nullable=False),
+        *(pa.field(name, pa.float64()) for name in SHOWN),
+        pa.field("nans", pa.int64(), nullable=False),
+        pa.field("infs", pa.int64(), nullable=False),
+    ]
+)
+
+Numbers = npt.NDArray[Any]
+
+
+def levels_for(steps: npt.NDArray[np.int64]) -> list[int]:
+    """The levels that are worth having for some steps.
+
+    >>> levels_for(np.arange(1000))
+    [4, 16, 64]
+    """
+    return [level for level in LEVELS if len(np.unique(steps // level)) >= 8]
+
+
+def tiles_of(rows: pa.Table, levels: Iterable[int]) -> Iterator[tuple[str, int, pa.Table]]:
+    """The quantity, the level and the blocks of rows that are sorted by site and step."""
+    for quantity in schema.QUANTITIES:
+        mine = rows.filter(pc.equal(rows["quantity"], quantity))
+        if mine.num_rows == 0:
+            continue
+        step = mine["step"].to_numpy()
+        columns = {name: shown(mine, name) for name in SHOWN}
+        blocks = _table(mine["site"].to_numpy(), step, columns, mine)
+        for level in levels:
+            blocks = coarser(blocks, step // level)
+            step = blocks["block"].to_numpy() * level
+            yield quantity, level, blocks
+
+
+def coarser(blocks: pa.Table, numbers: Numbers) -> pa.Table:
+    """Blocks that are sorted by site, made larger: those of the same site and number become one."""
+    site = blocks["site"].to_numpy()
+    is_new = (np.diff(site) != 0) | (np.diff(numbers) != 0)
+    starts = np.concatenate([[0], np.flatnonzero(is_new) + 1])
+    columns = {name: extreme(_floats(blocks[name]), starts) for name in SHOWN}
+    sums = {name: np.add.reduceat(blocks[name].to_numpy(), starts) for name in ("nans", "infs")}
+    return _table(site[starts], numbers[starts], columns, sums)
+
+
+def shown(rows: pa.Table, name: str) -> Numbers:
+    """A statistic of rows as a heatmap shows it, with NaN where there is none."""
+    if name not in SHARES:
+        return _floats(rows[name])
+    part, whole = (_floats(rows[each]) for each in SHARES[name])
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.where(whole == 0, np.nan, part / whole)
+
+
+def _floats(column: pa.ChunkedArray) -> Numbers:
+    """Numbers as float64, with NaN where there is none."""
+    return np.asarray(column.cast(pa.float64()).to_numpy(), np.float64)
+
+
+def extreme(values: Numbers, starts: Numbers) -> Numbers:
+    """The value of greatest magnitude of each piece; of a pair the positive, and never NaN.
+
+    >>> extreme(np.array([1.0, -3.0, np.nan, 2.0, -2.0]), np.array([0, 3])).tolist()
+    [-3.0, 2.0]
+    """
+    high, low = np.fmax.reduceat(values, starts), np.fmin.reduceat(values, starts)
+    return np.where(high >= -low, high, low)
+
+
+def _table(site: Numbers, block: Numbers, columns: dict[str, Numbers], sums: Any) -> pa.Table:
+    numbers = [pa.array(columns[name], pa.float64(), from_pandas=True) for name in SHOWN]
+    counted = [pa.array(np.asarray(sums[name]), pa.int64()) for name in ("nans", "infs")]
+    arrays = [pa.array(site, pa.int32()), pa.array(block, pa.int64()), *numbers, *counted]
+    return pa.Table.from_arrays(arrays, schema=TILES)
+
+
+class TileMaker:
+    """Makes the blocks of all levels from rows that come a few steps at a time.
+
+    What is given at once must begin and end at multiples of `WIDTH`. Of every `WIDTH` steps the
+    blocks of the fine levels stand together, so that a tile is read without the rest of the run.
+    """
+
+    def __init__(self, levels: list[int]) -> None:
+        self._fine = [level for level in levels if level <= WIDTH]
+        self._coarse = [level for level in levels if level > WIDTH]
+        self._held: dict[str, list[pa.Table]] = {}
+
+    def add(self, rows: pa.Table) -> Iterator[tuple[str, int, pa.Table]]:
+        """The blocks of the fine levels."""
+        order = [("site", "ascending"), ("step", "ascending")]
+        for quantity, level, blocks in tiles_of(rows.sort_by(order), self._fine):
+            yield quantity, level, blocks
+            if level == WIDTH and self._coarse:
+                self._held.setdefault(quantity, []).append(blocks)
+
+    def finish(self) -> Iterator[tuple[str, int, pa.Table]]:
+        """The blocks of the coarse levels."""
+        for quantity, held in self._held.items():
+            order = [("site", "ascending"), ("block", "ascending")]
+            blocks, finer = pa.concat_tables(held).sort_by(order), WIDTH
+            for level in self._coarse:
+                blocks = coarser(blocks, blocks["block"].to_numpy() * finer // level)
+                finer = level
+                yield quantity, level, blocks.sort_by([("block", "ascending")])

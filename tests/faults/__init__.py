@@ -1,0 +1,1 @@
+"""Small programs with one fault each and their healthy twins, and healthy ones that tempt."""

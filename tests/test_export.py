@@ -1,0 +1,119 @@
+"""An exported file holds what the page may ask, and opens with the network off."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from browser import chromium, watched_page
+from playwright.sync_api import Browser, Page, expect
+from small_runs import HOSTILE, record
+
+from backlight.errors import BacklightError
+from backlight.export import Exported, export_run
+from backlight.export.questions import ANSWERED, NOT_ANSWERED
+from backlight.serve.app import ROUTES
+
+VIEWS = ("overview", "graph", "heatmap", "tensor")
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return record(tmp_path_factory.mktemp("runs"))
+
+
+@pytest.fixture(scope="module")
+def exported(run: Path) -> Exported:
+    return export_run(run, run.parent / "run.html", most_steps=5)
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with chromium() as started:
+        yield started
+
+
+@pytest.fixture
+def page(browser: Browser, exported: Exported) -> Iterator[Page]:
+    with watched_page(browser, exported.path.as_uri(), offline=True) as (page, _):
+        page.goto(exported.path.as_uri())
+        yield page
+
+
+def test_every_address_is_answered_or_left_out_on_purpose() -> None:
+    assert set(ROUTES) == ANSWERED | NOT_ANSWERED
+
+
+def test_the_file_says_what_is_left_out(exported: Exported) -> None:
+    assert "Of 12 recorded steps 5 can be looked into, well spread." in exported.thinned
+
+
+def test_no_name_is_markup_in_the_file(exported: Exported) -> None:
+    text = exported.path.read_text(encoding="utf-8")
+    assert "onerror=alert" not in text
+    # Each script element ends once: ours, the list of answers, and the packs.
+    assert text.count("</script") == len(re.findall("<script[ >]", text))
+
+
+def test_the_file_does_not_tell_where_it_came_from(exported: Exported, run: Path) -> None:
+    assert str(run.parent.parent) not in exported.path.read_text(encoding="utf-8")
+
+
+def test_a_size_that_is_too_small_is_refused(run: Path, tmp_path: Path) -> None:
+    with pytest.raises(BacklightError, match=r"does not fit .*: pass a --size of at least"):
+        export_run(run, tmp_path / "run.html", size_bytes=1000)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_size_that_is_stated_is_kept(run: Path, tmp_path: Path, exported: Exported) -> None:
+    most = exported.size_bytes
+    found = export_run(run, tmp_path / "run.html", size_bytes=most, most_steps=12)
+    assert found.size_bytes <= most
+    assert re.search(r"Of 12 recorded steps [2-9] can be looked into", " ".join(found.thinned))
+
+
+def test_a_project_is_not_a_run(run: Path, tmp_path: Path) -> None:
+    with pytest.raises(BacklightError, match="is not a run: pass one, such as"):
+        export_run(run.parent, tmp_path / "run.html")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("view", VIEWS)
+def test_a_view_opens_offline(page: Page, view: str) -> None:
+    page.evaluate("place => { location.hash = place }", f"#/tests/small/{view}?site=0:out.0")
+    expect(page.get_by_role("main")).to_have_attribute("aria-label", view, ignore_case=True)
+    page.locator("main canvas").first.wait_for()
+    expect(page.get_by_role("alert")).to_have_count(0)
+
+
+@pytest.mark.slow
+def test_the_file_opens_at_its_run(page: Page) -> None:
+    expect(page.get_by_role("complementary", name="About this file")).to_contain_text(
+        "Of 12 recorded steps 5 can be looked into"
+    )
+    expect(page).to_have_title("tests/small · Backlight")
+
+
+@pytest.mark.slow
+def test_only_kept_steps_are_offered(page: Page) -> None:
+    page.locator("main canvas").first.wait_for()
+    step = page.locator("input[type=text], input:not([type])").first
+    seen = set()
+    for _ in range(8):
+        seen.add(json.dumps(step.input_value()))
+        page.keyboard.press("ArrowLeft")
+        page.wait_for_timeout(30)
+    assert len(seen) == 5
+
+
+@pytest.mark.slow
+def test_a_hostile_name_is_text(page: Page) -> None:
+    page.locator("main canvas").first.wait_for()  # before that nobody listens to the keys
+    page.keyboard.press("/")
+    expect(page.get_by_placeholder(re.compile(r"Search \d+ sites"))).to_be_focused()
+    page.keyboard.type("onerror")
+    expect(page.get_by_role("option", name=HOSTILE)).to_have_count(1)
+    assert page.locator("img").count() == 0

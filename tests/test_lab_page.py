@@ -1,0 +1,204 @@
+"""The lab in a real browser: what is edited is computed, shown, undone, saved and replayed."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import lab_page_model as own
+import pytest
+import torch
+from browser import TESTS, _read, chromium, picture, process, wait_for_other_picture, watched_page
+from playwright.sync_api import Page, expect
+
+pytestmark = pytest.mark.slow
+FLOWS = "canvas[data-links]"
+
+
+@pytest.fixture(scope="module")
+def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    import os
+
+    before = Path.cwd()
+    os.chdir(tmp_path_factory.mktemp("lab"))
+    words = ("lab", str(TESTS / "lab_page_model.py"), "--no-browser", "--port", "0")
+    with process("-m", "backlight", *words) as started:
+        os.chdir(before)
+        yield _read(started, r"http://\S+")
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    with chromium() as opened:
+        yield opened
+
+
+@pytest.fixture
+def page(browser: Any, address: str) -> Iterator[Page]:
+    with watched_page(browser, address) as (opened, _):
+        opened.goto("/")
+        settle(opened)
+        yield opened
+
+
+def settle(page: Page, edits: int = 0) -> None:
+    """Wait until the answer to the last question is shown."""
+    expect(page.locator("header")).to_contain_text(re.compile(r"\d+ ms"))
+    said = f"{edits} edit" if edits == 1 else f"{edits} edits"
+    expect(page.get_by_label("Input", exact=True).first).to_be_visible()
+    expect(page.locator("aside").first).to_contain_text(said)
+    expect(page.locator(".lab")).to_have_attribute("aria-busy", "false")
+
+
+def at(page: Page, label: str, row: int, column: int, size: int = 8) -> tuple[float, float]:
+    box = page.locator(f'canvas[aria-label="{label}"]').bounding_box()
+    assert box
+    return (
+        box["x"] + (column + 0.5) * box["width"] / size,
+        box["y"] + (row + 0.5) * box["height"] / size,
+    )
+
+
+def read_cell(page: Page, label: str, row: int, column: int, size: int = 8) -> list[float]:
+    """The value and the gradient that the page says of a cell."""
+    page.mouse.move(*at(page, label, row, column, size))
+    text = page.get_by_role("tooltip").inner_text().replace("−", "-")
+    return [float(each) for each in re.findall(r"(?:value|gradient) (-?[\d.e-]+)", text)]
+
+
+def expected(x: torch.Tensor) -> tuple[float, torch.Tensor, torch.Tensor]:
+    """The loss, and the gradients of the input and of the first layer, without the lab."""
+    x = x.clone().requires_grad_()
+    hidden = own.model.first(x)
+    out = own.model.head(own.model.second(hidden.relu()).relu().flatten(1))
+    loss = own.loss(out, own.target[:1])
+    return loss.item(), *torch.autograd.grad(loss, [x, hidden])
+
+
+def test_a_click_changes_flows_and_maps_and_undo_brings_them_back(page: Page) -> None:
+    flows = page.locator(FLOWS)
+    before = picture(flows), picture(page.locator('canvas[aria-label="first grads"]'))
+    page.mouse.click(*at(page, "Input", 3, 4))
+    settle(page, 1)
+    wait_for_other_picture(page, FLOWS, before[0])
+    edited = own.inputs[:1].clone()
+    edited[0, 0, 3, 4] = 1.0
+    loss, grad, hidden = expected(edited)
+    expect(page.get_by_label("Objective")).to_have_text(f"{loss:.3f}")
+    value, shown = read_cell(page, "Input", 3, 4)
+    assert value == 1 and shown == pytest.approx(float(grad[0, 0, 3, 4]), rel=2e-3)
+    _, shown = read_cell(page, "first grads", 2, 5)
+    assert shown == pytest.approx(float(hidden[0, 0, 2, 5]), rel=2e-3, abs=1e-9)
+    page.mouse.move(2, 2)
+    page.keyboard.press("Control+z")
+    settle(page, 0)
+    page.wait_for_function(
+        "before => document.querySelector('canvas[data-links]').toDataURL() === before",
+        arg=before[0],
+    )
+    assert picture(page.locator('canvas[aria-label="first grads"]')) == before[1]
+    page.keyboard.press("Control+Shift+z")
+    settle(page, 1)
+
+
+def test_painting_paints_what_the_brush_covers(page: Page) -> None:
+    page.get_by_role("button", name="Paint").click()
+    page.get_by_label("Value", exact=True).fill("0.5")
+    page.get_by_label("Brush").fill("2")
+    page.mouse.move(*at(page, "Input", 1, 1))
+    page.mouse.down()
+    page.mouse.move(*at(page, "Input", 1, 4), steps=6)
+    page.mouse.up()
+    settle(page, 1)
+    for row, column, is_painted in ((1, 1, True), (2, 5, True), (1, 3, True), (4, 4, False)):
+        value = read_cell(page, "Input", row, column)[0]
+        plain = float(own.inputs[0, 0, row, column])
+        assert value == pytest.approx(0.5 if is_painted else plain, rel=1e-3)
+
+
+def test_thresholds_and_groups_change_the_number_of_links(page: Page) -> None:
+    flows = page.locator(FLOWS)
+    many = int(flows.get_attribute("data-links") or 0)
+    page.get_by_label("Threshold", exact=True).fill("5")
+    expect(flows).to_have_attribute("data-links", "15")
+    assert many > 15
+    page.get_by_label("Threshold by").select_option("share")
+    page.get_by_label("Threshold", exact=True).fill("0")
+    all_links = int(flows.get_attribute("data-links") or 0)
+    page.get_by_label("Group first by").select_option("cell")
+    page.wait_for_function(
+        "n => Number(document.querySelector('canvas[data-links]').dataset.links) > n",
+        arg=all_links,
+    )
+
+
+def test_a_selected_cell_shows_all_that_reaches_it(page: Page) -> None:
+    before = picture(page.locator(FLOWS))
+    x = own.inputs[:1].clone().requires_grad_()
+    hidden = own.model.first(x)
+    second = own.model.second(hidden.relu())
+    out = own.model.head(second.relu().flatten(1))
+    (grad,) = torch.autograd.grad(own.loss(out, own.target[:1]), second, retain_graph=True)
+    row, column = divmod(int(grad[0, 0].abs().argmax()), 4)
+    (through,) = torch.autograd.grad(second[0, 0, row, column] * grad[0, 0, row, column], x)
+    page.mouse.click(*at(page, "second grads", row, column, 4))
+    expect(page.get_by_label("Layer input")).to_contain_text("through the selection")
+    wait_for_other_picture(page, FLOWS, before)
+    y, x_at = divmod(int(through.abs().argmax()), 8)
+    page.mouse.move(*at(page, "input grads", y, x_at))
+    text = page.get_by_role("tooltip").inner_text().replace("−", "-")
+    shown = float(re.findall(r"through the selection (-?[\d.e-]+)", text)[0])
+    assert shown == pytest.approx(float(through[0, 0, y, x_at]), rel=2e-3)
+    expect(page.get_by_label("Selection")).to_contain_text(f"0, {row}, {column}")
+    page.get_by_role("button", name="Ablate").click()
+    settle(page, 1)
+    page.keyboard.press("Escape")
+    assert read_cell(page, "second values", row, column, 4)[0] == 0
+
+
+def test_edits_are_saved_replayed_and_compared(page: Page) -> None:
+    page.mouse.click(*at(page, "Input", 6, 6))
+    settle(page, 1)
+    page.get_by_label("Name of the edits").fill("corner")
+    page.get_by_role("button", name="Save").click()
+    expect(page.get_by_label("Saved edits")).to_contain_text("corner")
+    page.get_by_role("button", name="Reset").click()
+    settle(page, 0)
+    page.get_by_role("button", name="corner", exact=True).click()
+    settle(page, 1)
+    assert read_cell(page, "Input", 6, 6)[0] == 1
+    page.get_by_role("button", name="Difference").click()
+    change = read_cell(page, "Input", 6, 6)[0]
+    assert change == pytest.approx(1 - float(own.inputs[0, 0, 6, 6]), rel=1e-3)
+    assert read_cell(page, "Input", 0, 0)[0] == 0
+    page.get_by_role("button", name="Side by side").click()
+    expect(page.locator('canvas[aria-label="Input before"]')).to_be_visible()
+
+
+def test_an_exception_of_the_model_is_shown_and_the_page_lives_on(page: Page) -> None:
+    page.get_by_label("Value", exact=True).fill("99")
+    page.mouse.click(*at(page, "Input", 0, 0))
+    alert = page.get_by_role("alert")
+    expect(alert).to_contain_text("ValueError: too bright")
+    expect(alert).to_contain_text("lab_page_model.py")
+    page.get_by_role("button", name="Undo the last edit").click()
+    expect(alert).to_have_count(0)
+    page.get_by_label("Value", exact=True).fill("1")
+    page.mouse.click(*at(page, "Input", 0, 0))
+    settle(page, 1)
+    assert read_cell(page, "Input", 0, 0)[0] == 1
+
+
+def test_only_the_labs_own_page_may_ask(address: str) -> None:
+    import httpx
+
+    refused = httpx.post(f"{address}api/lab", json={"method": "describe"})
+    assert refused.status_code == 403
+    stranger = {"host": "evil.example", "x-backlight": "lab"}
+    assert httpx.post(f"{address}api/lab", json={}, headers=stranger).status_code == 403
+    answered = httpx.post(
+        f"{address}api/lab", json={"method": "nothing"}, headers={"x-backlight": "lab"}
+    )
+    assert answered.status_code == 200 and b"no method" in answered.content

@@ -1,0 +1,182 @@
+"""The writer: segments end by size, a slow disk costs detail and no time, drops are counted."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from sample_runs import SampleRun, stats_batch
+
+from backlight.store import backlog, streams
+from backlight.store.layout import list_sources
+from backlight.store.reader import RunReader
+from backlight.store.writer import RunWriter
+
+
+def read(path: Path) -> RunReader:
+    reader = RunReader(path)
+    reader.refresh()
+    return reader
+
+
+def test_segments_end_by_size_and_each_is_a_whole_stream(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(streams, "SEGMENT_BYTES", 50_000)
+    run = SampleRun(root, "p", "r", sites=8, seed=0)
+    reader = read(run.path)
+    for step in range(30):
+        run.append_step(step)
+        reader.refresh()
+        assert reader.rows["stats"] == (step + 1) * len(run.places)
+    run.end("finished")
+    files = sorted((run.path / "stats").iterdir())
+    assert len(files) > 4
+    assert [file.name for file in files] == [f"0-{n:04}.arrows" for n in range(len(files))]
+    sizes = [file.stat().st_size for file in files]
+    assert max(sizes) < 50_000 + 20_000
+    rows = sum(pa.ipc.open_stream(file).read_all().num_rows for file in files)
+    assert rows == 30 * len(run.places)
+    assert list_sources(run.path / "steps").streams[0].name == "0-0000.arrows"
+
+
+def test_any_reader_of_arrow_reads_what_is_not_closed_yet(root: Path) -> None:
+    run = SampleRun(root, "p", "r", sites=3, seed=0)
+    run.append_step(0)
+    run.append_step(1)
+    with pa.ipc.open_stream(run.path / "stats" / "0-0000.arrows") as stream:
+        assert stream.read_next_batch().num_rows == len(run.places)
+        assert stream.read_next_batch()["step"].to_pylist() == [1] * len(run.places)
+    run.end(None)
+
+
+class SlowDisk:
+    """A disk whose every write takes long, once it is told so."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, secs: float) -> None:
+        original = streams._write_all
+        self.secs = 0.0
+
+        def write(descriptor: int, pieces: list[Any]) -> int:
+            time.sleep(self.secs)
+            return original(descriptor, pieces)
+
+        monkeypatch.setattr(streams, "_write_all", write)
+        self.becomes_slow = lambda: setattr(self, "secs", secs)
+        self.becomes_fast = lambda: setattr(self, "secs", 0.0)
+
+
+def test_a_slow_disk_costs_detail_before_steps_and_no_time(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk = SlowDisk(monkeypatch, 0.1)
+    run = SampleRun(root, "p", "r", sites=6, seed=0)
+    batch = stats_batch(0, run.places, run.rng, False)
+    monkeypatch.setattr(backlog, "LIMIT_BYTES", 12 * batch.nbytes)
+    disk.becomes_slow()
+    times = []
+    for step in range(60):
+        started = time.perf_counter()
+        run.append_step(step)
+        times.append(time.perf_counter() - started)
+    assert sorted(times)[-2] < 0.08 < 0.1 < max(times)  # the first write tells that it is slow
+    disk.becomes_fast()
+    run.end("finished")
+    reader = read(run.path)
+    assert reader.rows["steps"] == 60
+    assert reader.rows["scalars"] == 120
+    dropped = reader.info.recorder["dropped"]
+    stats = reader.snapshot.tables["stats"].to_pylist()
+    bare = [row for row in stats if not row["sketch_keys"]]
+    assert dropped["sketches"] == len(bare) > 0
+    assert dropped["stats"] == 60 * len(run.places) - len(stats) > 0
+    assert reader.problems == []
+    whole = {row["step"] for row in stats if row["sketch_keys"]}
+    assert whole == set(range(len(whole)))  # detail went first, and what came first has it
+
+
+def test_a_disk_that_recovers_is_written_to_directly_again(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(backlog, "_CALM_SECS", 0.05)
+    disk = SlowDisk(monkeypatch, 0.08)
+    run = SampleRun(root, "p", "r", sites=3, seed=0)
+    disk.becomes_slow()
+    run.append_step(0)
+    disk.becomes_fast()
+    deadline = time.monotonic() + 10
+    while run.writer._backlog._thread is not None and time.monotonic() < deadline:
+        time.sleep(0.01)
+    run.append_step(1)
+    assert run.writer._backlog._thread is None
+    assert read(run.path).rows["steps"] == 2
+    run.end("finished")
+    assert "dropped" not in json.loads((run.path / "run.json").read_text())["recorder"]
+
+
+def test_an_error_of_the_thread_reaches_the_caller(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk = SlowDisk(monkeypatch, 0.08)
+    run = SampleRun(root, "p", "r", sites=3, seed=0)
+    disk.becomes_slow()
+    run.append_note(0, "slow")
+
+    def full(*_: object) -> int:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(streams, "_write_all", full)
+    with pytest.raises(OSError, match="No space left"):
+        for _ in range(100):
+            run.append_note(0, "full")
+            time.sleep(0.01)
+    monkeypatch.undo()
+    run.end(None)
+    assert read(run.path).notes()["text"].to_pylist() == ["slow"]
+
+
+def test_half_a_message_is_taken_back(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = SampleRun(root, "p", "r", sites=3, seed=0)
+    run.append_step(0)
+
+    def half(descriptor: int, pieces: list[Any]) -> int:
+        os.write(descriptor, b"".join(pieces)[:100])
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(streams, "_write_all", half)
+        with pytest.raises(OSError, match="No space left"):
+            run.append_step(1)
+    run.append_step(2)
+    reader = read(run.path)
+    assert reader.snapshot.recorded_steps.tolist() == [0, 2]
+    assert reader.problems == []
+    run.end(None)
+
+
+def test_writing_imports_neither_duckdb_nor_parquet() -> None:
+    code = (
+        "import sys, backlight.store.writer, backlight.store.resume;"
+        "print([m for m in ('duckdb', 'pyarrow.parquet', 'torch') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.stdout == "[]\n", done.stderr
+
+
+def test_a_new_writer_never_writes_into_old_files(root: Path) -> None:
+    run = SampleRun(root, "p", "r", sites=3, seed=0)
+    run.append_step(0)
+    run.end("finished")
+    before = {f: f.read_bytes() for f in run.path.rglob("*.arrows")}
+    again = RunWriter(run.path)
+    again.append_rows("notes", [{"step": 1, "text": "again", "written_at": 0.0}])
+    again.close()
+    assert {f: f.read_bytes() for f in before} == before
+    assert (run.path / "notes" / "0-0001.arrows").exists()

@@ -1,0 +1,50 @@
+import { describe, expect, it } from "vitest";
+import type { Finding } from "../connectors/findings";
+import { faultName, toldFindings } from "./findings";
+
+function finding(id: string, score: number, because_of: string | null = null): Finding {
+  const [fault = "", where = ""] = id.split("@");
+  const words = { why: "", try_this: "", source: "" };
+  return { id, fault, where, step: 0, score, because_of, explains: [], evidence: [], ...words };
+}
+
+const ALL = [
+  finding("data_scale@data", 0.9),
+  finding("exploding_gradient@fc", 0.7, "data_scale@data"),
+  finding("nonfinite@fc", 0.8, "exploding_gradient@fc"),
+  finding("lr_too_high@optimizer", 0.3),
+];
+
+const ids = (told: ReturnType<typeof toldFindings>): unknown =>
+  told.map(({ finding: { fault }, symptoms }) => [fault, ids(symptoms)]);
+
+describe("findings", () => {
+  it("hang under what explains them, and the unsure are left out", () => {
+    expect(ids(toldFindings(ALL, new Set(), false))).toEqual([
+      ["data_scale", [["exploding_gradient", [["nonfinite", []]]]]],
+    ]);
+  });
+
+  it("stand for themselves where their cause is muted", () => {
+    expect(ids(toldFindings(ALL, new Set(["data_scale@data"]), false))).toEqual([
+      ["exploding_gradient", [["nonfinite", []]]],
+    ]);
+  });
+
+  it("are all told if asked, also those that explain each other", () => {
+    const circle = [finding("a@x", 0.9, "b@x"), finding("b@x", 0.9, "a@x"), finding("c@x", 0.1)];
+    expect(ids(toldFindings(circle, new Set(), true))).toEqual([
+      ["c", []],
+      ["a", [["b", []]]],
+    ]);
+    expect(ids(toldFindings(ALL, new Set(["nonfinite@fc"]), true))).toEqual([
+      ["data_scale", [["exploding_gradient", [["nonfinite", []]]]]],
+      ["lr_too_high", []],
+    ]);
+  });
+
+  it("have names for people", () => {
+    expect(faultName("lr_too_high")).toBe("Learning rate too high");
+    expect(faultName("dead_units")).toBe("Dead units");
+  });
+});

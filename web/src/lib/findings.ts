@@ -1,0 +1,49 @@
+import type { Finding } from "../connectors/findings";
+
+/** From this score on a finding counts, as in the terminal's report. */
+export const SURE = 0.5;
+
+/** A finding with what it explains under it. */
+export interface Told {
+  finding: Finding;
+  symptoms: Told[];
+}
+
+/** Causes in the order they came, their symptoms under them; what is muted or unsure only if asked. */
+export function toldFindings(
+  findings: readonly Finding[],
+  muted: ReadonlySet<string>,
+  isAll: boolean,
+): Told[] {
+  const shown = findings.filter(({ id, score }) => isAll || (score >= SURE && !muted.has(id)));
+  const ids = new Set(shown.map(({ id }) => id));
+  const reached = new Set<string>();
+  const told = (finding: Finding): Told => {
+    reached.add(finding.id);
+    const symptoms = shown.filter((f) => f.because_of === finding.id && !reached.has(f.id));
+    return { finding, symptoms: symptoms.map(told) };
+  };
+  const isUnder = ({ because_of }: Finding) => because_of !== null && ids.has(because_of);
+  const roots = shown.filter((finding) => !isUnder(finding)).map(told);
+  // Those that explain each other in a circle: the first of them stands for itself.
+  for (const finding of shown) if (!reached.has(finding.id)) roots.push(told(finding));
+  return roots;
+}
+
+const NAMES: Record<string, string> = { nonfinite: "not_finite", mode_misuse: "wrong_mode" };
+
+/** `vanishing_gradient` as people say it. */
+export function faultName(fault: string): string {
+  const words = (NAMES[fault] ?? fault).replaceAll("_", " ").replace(/\blr\b/, "learning rate");
+  return words.charAt(0).toUpperCase() + words.slice(1);
+}
+
+/** Where a finding is, as people say it. */
+export function placeName(where: string): string {
+  return where === "" ? "the model" : where;
+}
+
+/** The colour that says how sure a finding is. */
+export function scoreColour(score: number): string {
+  return score >= 0.8 ? "--bad" : score >= SURE ? "--loss" : "--dim";
+}

@@ -1,0 +1,64 @@
+import { describe, expect, it } from "vitest";
+import { between, fit, fitReadable, pan, reveal, zoomAt } from "./camera";
+
+const rect = (x: number, y: number, width: number, height: number) => ({ x, y, width, height });
+
+describe("fit", () => {
+  it("shows all of a large picture, in the middle", () => {
+    const { x, y, zoom } = fit(rect(0, 0, 4000, 1000), 840, 600);
+    expect(zoom).toBeCloseTo(0.202);
+    expect(x + 420 / zoom).toBeCloseTo(2000);
+    expect(y + 300 / zoom).toBeCloseTo(500);
+  });
+
+  it("does not blow up a small one", () => {
+    expect(fit(rect(0, 0, 10, 10), 800, 600).zoom).toBeLessThan(1.2);
+  });
+});
+
+describe("fitReadable", () => {
+  const tall = rect(0, 0, 300, 9000);
+
+  it("is all of what can be read", () => {
+    const small = rect(0, 0, 300, 500);
+    expect(fitReadable(small, rect(0, 0, 9, 9), 800, 600)).toEqual(fit(small, 800, 600));
+    expect(fitReadable(tall, null, 800, 600)).toEqual(fit(tall, 800, 600));
+  });
+
+  it("is around what matters where all is too much", () => {
+    const { x, y, zoom } = fitReadable(tall, rect(100, 5000, 168, 40), 800, 600);
+    expect(zoom).toBeGreaterThan(0.6);
+    expect(x + 400 / zoom).toBeCloseTo(150);
+    expect(y).toBeLessThan(5000);
+    expect(y + 600 / zoom).toBeGreaterThan(5040);
+  });
+
+  it("does not look past the ends", () => {
+    const { y, zoom } = fitReadable(tall, rect(0, 0, 168, 40), 800, 600);
+    expect(y).toBeCloseTo(-16 / zoom);
+  });
+});
+
+describe("moving", () => {
+  const camera = { x: 10, y: 20, zoom: 2 };
+
+  it("zooms around the pointer", () => {
+    const next = zoomAt(camera, 100, 50, 2);
+    expect(next.x + 100 / next.zoom).toBeCloseTo(camera.x + 100 / camera.zoom);
+    expect(next.y + 50 / next.zoom).toBeCloseTo(camera.y + 50 / camera.zoom);
+  });
+
+  it("follows the hand", () => expect(pan(camera, 20, -10)).toEqual({ x: 0, y: 25, zoom: 2 }));
+
+  it("reveals no more than it must", () => {
+    expect(reveal(camera, rect(40, 50, 20, 20), 400, 300)).toEqual(camera);
+    expect(reveal(camera, rect(40, 500, 20, 20), 400, 300)).toEqual({ ...camera, y: 378 });
+  });
+
+  it("moves from one place to another", () => {
+    const to = { x: 0, y: 0, zoom: 8 };
+    expect(between(camera, to, 0)).toEqual(camera);
+    expect(between(camera, to, 0.5).zoom).toBeCloseTo(4);
+    expect(between(camera, to, 1).zoom).toBeCloseTo(8);
+  });
+});

@@ -1,0 +1,116 @@
+import { describe, expect, it } from "vitest";
+import { buildGraph } from "./model";
+import { type Moment, pickRows, ratio } from "./moment";
+import { Nesting } from "./nesting";
+import { presenceOf } from "./presence";
+import { linear, sampleGraph } from "./sample";
+import { SceneMaker } from "./scene";
+import { itemValues } from "./values";
+
+type Row = [site: number, iteration: number, value: number | null, nans?: number];
+
+function momentOf(rows: Row[]): Moment {
+  return {
+    site: rows.map(([site]) => site),
+    iteration: rows.map(([, iteration]) => iteration),
+    value: rows.map(([, , value]) => value),
+    nans: rows.map((row) => row[3] ?? 0),
+    infs: rows.map(() => 0),
+    shape: () => [2, 3],
+  };
+}
+
+describe("pickRows", () => {
+  const rows: Row[] = [
+    [0, 0, 1],
+    [0, 1, 2],
+    [0, 2, 3],
+    [2, 2, 4],
+    [3, 0, 5],
+  ];
+  const moment = momentOf(rows);
+
+  it("takes one iteration, and what is of none", () => {
+    expect([...pickRows(moment, 1, 3).row]).toEqual([1, -1, -1, 4]);
+    expect([...pickRows(moment, 1, 3).isOutside]).toEqual([0, 0, 0, 1]);
+  });
+
+  it("takes the last of each", () => {
+    expect([...pickRows(moment, null, 3).row]).toEqual([2, -1, 3, 4]);
+  });
+});
+
+describe("ratio", () => {
+  it("has nothing where either has nothing", () => {
+    const whole = momentOf([
+      [0, 0, 4],
+      [1, 0, 0],
+      [2, 0, null],
+    ]);
+    const part = momentOf([
+      [0, 0, 2],
+      [1, 0, 1],
+      [2, 0, 1],
+      [3, 0, 1],
+    ]);
+    expect(Array.from(ratio(part, whole).value)).toEqual([0.5, null, null, null]);
+  });
+});
+
+function recurrent() {
+  const sample = sampleGraph([linear("layer")], { loop: true });
+  const graph = buildGraph(sample.answer, sample.sites, sample.modules);
+  const open = new Set([graph.boxById.get("(model)")!]);
+  const scene = new SceneMaker(new Nesting(graph)).make(0, open, "down");
+  const outside = ["target", "loss", "layer.weight"];
+  const rows = sample.sites.flatMap(({ site, name }): Row[] =>
+    outside.includes(name) ? [[site, 0, 1]] : [0, 1, 2].map((iteration) => [site, iteration, 2]),
+  );
+  const item = (name: string) => scene.itemOfVertex[graph.vertexOfSite.get(sample.number(name))!]!;
+  return { sample, graph, scene, rows, item };
+}
+
+describe("presence", () => {
+  const { graph, scene, rows, item } = recurrent();
+  const at = (iteration: number, seen = rows) =>
+    presenceOf(graph, scene, pickRows(momentOf(seen), iteration, 3), iteration, 3);
+
+  it("lacks what comes from another iteration at the first, and what goes to one at the last", () => {
+    expect(at(0).lacksSources).toContain(item("memory"));
+    expect(at(1).lacksSources).not.toContain(item("memory"));
+    expect(at(1).lacksSinks.size).toBe(0);
+  });
+
+  it("knows that a loss after all iterations depends on the last", () => {
+    expect(at(2).lacksSinks.size).toBe(0);
+    const noLoop = rows.filter(([site]) => site !== 1);
+    expect(at(1, noLoop).isAbsent).toContain(item("memory"));
+  });
+});
+
+describe("values", () => {
+  const { sample, graph, scene, item } = recurrent();
+  const number = sample.number;
+  const moment = momentOf([
+    [number("layer:out.0"), 0, 3],
+    [number("layer.weight"), 0, -7],
+    [number("x"), 0, null, 2],
+  ]);
+  const source = { graph, moment, picked: pickRows(moment, null, 1) };
+
+  it("are those of outputs, of what is chosen, or of parameters", () => {
+    const plain = itemValues(scene, { ...source, selected: null, isOfParameters: false });
+    expect(plain.get(item("layer:out.0"))?.value).toBe(3);
+    const selected = graph.vertexOfSite.get(number("layer.weight"))!;
+    const chosen = itemValues(scene, { ...source, selected, isOfParameters: false });
+    expect(chosen.get(item("layer:out.0"))?.value).toBe(-7);
+    const greatest = itemValues(scene, { ...source, selected: null, isOfParameters: true });
+    expect(greatest.get(item("layer:out.0"))).toMatchObject({ value: -7, of: 2 });
+  });
+
+  it("tell NaN from nothing", () => {
+    const plain = itemValues(scene, { ...source, selected: null, isOfParameters: false });
+    expect(plain.get(item("x"))).toMatchObject({ hasNan: true, value: Number.NaN });
+    expect(plain.has(item("target"))).toBe(false);
+  });
+});

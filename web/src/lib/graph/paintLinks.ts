@@ -1,0 +1,166 @@
+import type { Drawing, Palette } from "./look";
+import { strength } from "./look";
+import type { Link } from "./scene";
+
+const DATA = 2;
+const ARROW_FROM = 0.35;
+const CURVES_FROM = 0.12;
+const SHORTEST = 2;
+
+interface Lit {
+  link: Link;
+  colour: string;
+  alpha: number;
+}
+
+/** Draws the lines: plain ones in few strokes, then those of other roles, then those that are lit. */
+export function paintLinks(context: CanvasRenderingContext2D, drawing: Drawing, palette: Palette) {
+  const seen = drawing.scene.links.filter((link) => isSeen(link, drawing));
+  const { reach } = drawing;
+  const lit: Lit[] = [];
+  const others: Link[] = [];
+  const plain: Link[] = [];
+  for (const link of seen) {
+    const how = reach && litBy(link, drawing, palette);
+    if (how) lit.push(how);
+    else if (reach && isOfOtherRole(link, drawing)) others.push(link);
+    else plain.push(link);
+  }
+  context.save();
+  context.lineJoin = "round";
+  context.strokeStyle = palette.line;
+  context.globalAlpha = reach ? 0.45 : 1;
+  strokeAll(context, drawing, plain, 1);
+  context.globalAlpha = 1;
+  context.strokeStyle = palette.dim;
+  strokeAll(context, drawing, others, 0.6);
+  for (const { link, colour, alpha } of lit.sort((a, b) => a.alpha - b.alpha)) {
+    context.strokeStyle = colour;
+    context.fillStyle = colour;
+    context.globalAlpha = alpha;
+    context.setLineDash(dashOf(link, drawing));
+    context.lineWidth = 2;
+    context.beginPath();
+    trace(context, link, drawing);
+    context.stroke();
+    arrow(context, link, drawing);
+  }
+  context.restore();
+}
+
+function isSeen({ points }: Link, { camera, width, height }: Drawing): boolean {
+  let [left, top] = [Number.POSITIVE_INFINITY, Number.POSITIVE_INFINITY];
+  let [right, bottom] = [Number.NEGATIVE_INFINITY, Number.NEGATIVE_INFINITY];
+  for (let i = 0; i < points.length; i += 2) {
+    left = Math.min(left, points[i]!);
+    right = Math.max(right, points[i]!);
+    top = Math.min(top, points[i + 1]!);
+    bottom = Math.max(bottom, points[i + 1]!);
+  }
+  // Between points, a line is a point too.
+  if (right - left + bottom - top < SHORTEST / camera.zoom) return false;
+  return (
+    right >= camera.x &&
+    bottom >= camera.y &&
+    left <= camera.x + width / camera.zoom &&
+    top <= camera.y + height / camera.zoom
+  );
+}
+
+/** Whether any of a line's edges is on a chain to or from the selected tensor, and how near. */
+function litBy(link: Link, { graph, reach }: Drawing, palette: Palette): Lit | null {
+  const { source, sink, isBack } = graph.edges;
+  let nearest = Number.POSITIVE_INFINITY;
+  let colour = "";
+  for (const edge of link.edges) {
+    const up = reach!.up[sink[edge]!]!;
+    const down = reach!.down[source[edge]!]!;
+    // A line that leads back is lit where the chain ends in it, and the chain is not followed further.
+    const isUp = up >= 0 && (isBack[edge] === 1 || reach!.up[source[edge]!]! >= 0);
+    const isDown = down >= 0 && (isBack[edge] === 1 || reach!.down[sink[edge]!]! >= 0);
+    if (isUp && up + 1 < nearest) {
+      nearest = up + 1;
+      colour = palette.up;
+    }
+    if (isDown && down + 1 < nearest) {
+      nearest = down + 1;
+      colour = palette.down;
+    }
+  }
+  if (!colour) return null;
+  return { link, colour, alpha: strength(nearest, reach!.farthest) };
+}
+
+function isOfOtherRole(link: Link, { selected }: Drawing): boolean {
+  return selected !== null && (link.source === selected || link.sink === selected);
+}
+
+function strokeAll(
+  context: CanvasRenderingContext2D,
+  drawing: Drawing,
+  links: readonly Link[],
+  width: number,
+): void {
+  context.lineWidth = width;
+  context.fillStyle = context.strokeStyle;
+  const byDash = new Map<string, Link[]>();
+  for (const link of links) {
+    const key = dashOf(link, drawing).join();
+    const group = byDash.get(key);
+    if (group) group.push(link);
+    else byDash.set(key, [link]);
+  }
+  for (const [key, group] of byDash) {
+    context.setLineDash(key ? key.split(",").map(Number) : []);
+    context.beginPath();
+    for (const link of group) trace(context, link, drawing);
+    context.stroke();
+    for (const link of group) arrow(context, link, drawing);
+  }
+}
+
+/** Dots where no gradient flows, dashes into the next iteration. */
+function dashOf({ isBack, edges }: Link, { graph, camera }: Drawing): number[] {
+  if (camera.zoom < CURVES_FROM) return [];
+  if (isBack) return [7, 4];
+  return edges.every((edge) => graph.edges.kind[edge] === DATA) ? [2, 3] : [];
+}
+
+function trace(context: CanvasRenderingContext2D, { points, isBack }: Link, drawing: Drawing) {
+  const { camera, scene } = drawing;
+  const x = (i: number) => (points[i]! - camera.x) * camera.zoom;
+  const y = (i: number) => (points[i + 1]! - camera.y) * camera.zoom;
+  const last = points.length - 2;
+  context.moveTo(x(0), y(0));
+  if (isBack) {
+    const radius = 8 * camera.zoom;
+    for (let i = 2; i < last; i += 2) context.arcTo(x(i), y(i), x(i + 2), y(i + 2), radius);
+    context.lineTo(x(last), y(last));
+    return;
+  }
+  const isPlain = camera.zoom < CURVES_FROM;
+  for (let i = 2; i <= last; i += 2) {
+    const [x0, y0, x1, y1] = [x(i - 2), y(i - 2), x(i), y(i)];
+    if (isPlain || x0 === x1 || y0 === y1) context.lineTo(x1, y1);
+    else if (scene.direction === "down") {
+      context.bezierCurveTo(x0, (y0 + y1) / 2, x1, (y0 + y1) / 2, x1, y1);
+    } else context.bezierCurveTo((x0 + x1) / 2, y0, (x0 + x1) / 2, y1, x1, y1);
+  }
+}
+
+function arrow(context: CanvasRenderingContext2D, { points }: Link, { camera }: Drawing): void {
+  if (camera.zoom < ARROW_FROM) return;
+  const last = points.length - 2;
+  const x = (points[last]! - camera.x) * camera.zoom;
+  const y = (points[last + 1]! - camera.y) * camera.zoom;
+  const dx = Math.sign(points[last]! - points[last - 2]!);
+  const dy = Math.sign(points[last + 1]! - points[last - 1]!);
+  const size = 4 * Math.min(1, camera.zoom + 0.3);
+  const [ux, uy] =
+    dy !== 0 && Math.abs(points[last + 1]! - points[last - 1]!) > 0 ? [0, dy] : [dx, 0];
+  context.beginPath();
+  context.moveTo(x, y);
+  context.lineTo(x - ux * size * 1.5 - uy * size * 0.8, y - uy * size * 1.5 - ux * size * 0.8);
+  context.lineTo(x - ux * size * 1.5 + uy * size * 0.8, y - uy * size * 1.5 + ux * size * 0.8);
+  context.fill();
+}

@@ -1,0 +1,137 @@
+import { describe, expect, it } from "vitest";
+import { buildGraph } from "./model";
+import { Nesting } from "./nesting";
+import { reachOf } from "./reach";
+import { block, linear, type Sample, sampleGraph } from "./sample";
+import { type Direction, type Placed, type Scene, SceneMaker } from "./scene";
+
+function make(inside: Sample[], rest = {}) {
+  const sample = sampleGraph(inside, rest);
+  const graph = buildGraph(sample.answer, sample.sites, sample.modules);
+  const maker = new SceneMaker(new Nesting(graph));
+  const box = (id: string) => graph.boxById.get(id)!;
+  const scene = (ids: string[], direction: Direction = "down", root = "") =>
+    maker.make(box(root), new Set(["(model)", ...ids].map(box)), direction);
+  const vertex = (name: string) => graph.vertexOfSite.get(sample.number(name))!;
+  return { graph, scene, box, vertex };
+}
+
+const BLOCKS = [linear("embed"), block("a"), block("b", false), linear("head", "8, 2")];
+const ALL = ["embed", "a", "a.norm", "a.attn", "a.attn.qkv", "a.attn.out", "b", "b.attn", "head"];
+
+function overlaps(a: Placed, b: Placed): boolean {
+  return a.x < b.x + b.width && b.x < a.x + a.width && a.y < b.y + b.height && b.y < a.y + a.height;
+}
+
+function holds(a: Placed, b: Placed): boolean {
+  return (
+    a.x <= b.x && a.y <= b.y && a.x + a.width >= b.x + b.width && a.y + a.height >= b.y + b.height
+  );
+}
+
+function isSound(scene: Scene): void {
+  for (const [i, a] of scene.placed.entries()) {
+    for (const b of scene.placed.slice(i + 1)) {
+      if (overlaps(a, b)) expect(holds(a, b) && a.isOpen).toBe(true);
+    }
+  }
+}
+
+describe("a scene", () => {
+  const { graph, scene, box, vertex } = make(BLOCKS);
+
+  it("has no overlaps, however much is open and in both directions", () => {
+    for (let count = 0; count <= ALL.length; count++) {
+      isSound(scene(ALL.slice(0, count)));
+      isSound(scene(ALL.slice(0, count), "right"));
+    }
+  });
+
+  it("leads one way", () => {
+    for (const direction of ["down", "right"] as const) {
+      const made = scene(ALL, direction);
+      expect(made.links.length).toBeGreaterThan(20);
+      for (const { points, isBack } of made.links) {
+        expect(isBack).toBe(false);
+        const along = points.filter((_, i) => i % 2 === Number(direction === "down"));
+        expect(along.slice().sort((a, b) => a - b)).toEqual(along);
+      }
+    }
+  });
+
+  it("ties boxes by the tensors in them", () => {
+    const { links } = scene([]);
+    const pair = (source: string, sink: string) =>
+      links.some((link) => link.source === box(source) && link.sink === box(sink));
+    expect(pair("embed", "a")).toBe(true);
+    expect(pair("a", "b")).toBe(true);
+    expect(pair("embed", "b")).toBe(false);
+  });
+
+  it("shows a tensor itself once its box is open", () => {
+    expect(scene([]).itemOfVertex[vertex("embed.weight")]).toBe(box("embed"));
+    expect(scene(["embed"]).itemOfVertex[vertex("embed.weight")]).toBe(
+      graph.boxes.length + vertex("embed.weight"),
+    );
+  });
+
+  it("puts inputs first and outputs last", () => {
+    const made = scene(["a"]);
+    const y = (name: string) => made.byItem.get(graph.boxes.length + vertex(name))!.y;
+    expect(y("a:in.0")).toBeLessThan(made.byItem.get(box("a.norm"))!.y);
+    expect(y("a:out.0")).toBeGreaterThan(made.byItem.get(box("a.attn"))!.y);
+  });
+
+  it("keeps the order of everything when a box opens and closes", () => {
+    const order = (made: Scene) =>
+      made.placed
+        .filter(({ item }) => graph.boxes[item]?.parent === box("(model)"))
+        .sort((a, b) => a.y - b.y || a.x - b.x)
+        .map(({ item }) => item);
+    const before = scene([]);
+    const during = scene(["a", "a.attn"]);
+    const after = scene([]);
+    expect(order(during)).toEqual(order(before));
+    expect(after.placed).toEqual(before.placed);
+  });
+
+  it("shows the inside of a box alone", () => {
+    const made = scene([], "down", "a");
+    expect(made.byItem.has(box("b"))).toBe(false);
+    expect(made.itemOfVertex[vertex("b:out.0")]).toBe(-1);
+    expect(made.byItem.has(box("a.attn"))).toBe(true);
+  });
+
+  it("leads back around the side", () => {
+    const looped = make(BLOCKS, { loop: true }).scene([]);
+    const back = looped.links.filter(({ isBack }) => isBack);
+    expect(back.length).toBe(1);
+    isSound(looped);
+  });
+});
+
+describe("reach", () => {
+  const { graph, scene, box, vertex } = make(BLOCKS);
+  const made = scene(["a"]);
+
+  it("counts what is drawn on the way", () => {
+    const { upOfItem, downOfItem } = reachOf(graph, made, vertex("a.attn:out.0"));
+    expect(upOfItem.get(box("a.norm"))).toBe(1);
+    expect(upOfItem.get(box("embed"))).toBe(3);
+    expect(downOfItem.get(box("b"))).toBe(2);
+    expect(downOfItem.has(box("embed"))).toBe(false);
+    expect(upOfItem.has(box("tensor:target"))).toBe(false);
+  });
+
+  it("knows what a tensor does not depend on", () => {
+    const { up } = reachOf(graph, made, vertex("a.norm:out.0"));
+    expect(up[vertex("a.attn.qkv.weight")]).toBe(-1);
+    expect(up[vertex("embed.weight")]).toBeGreaterThan(0);
+  });
+
+  it("stays within an iteration", () => {
+    const looped = make(BLOCKS, { loop: true });
+    const { upOfItem } = reachOf(looped.graph, looped.scene([]), looped.vertex("memory"));
+    expect([...upOfItem.keys()]).toEqual([looped.box("tensor:memory")]);
+  });
+});

@@ -1,0 +1,296 @@
+import type { Box, Vertex } from "./model";
+import { type Item, isVertexItem, type Nesting } from "./nesting";
+import { type Anchors, type Placement, place } from "./place";
+
+export type Direction = "down" | "right";
+
+/** Something that is drawn, at its place in the whole picture. */
+export interface Placed {
+  item: Item;
+  x: number;
+  y: number;
+  width: number;
+  height: number;
+  isOpen: boolean;
+  depth: number;
+}
+
+/** A line between two things that are drawn: one or more edges of the graph. */
+export interface Link {
+  source: Item;
+  sink: Item;
+  /** x and y of its points, from end to end. */
+  points: number[];
+  isBack: boolean;
+  edges: number[];
+}
+
+export interface Scene {
+  root: number;
+  direction: Direction;
+  width: number;
+  height: number;
+  /** Boxes before what is in them. */
+  placed: Placed[];
+  byItem: Map<Item, Placed>;
+  links: Link[];
+  /** What a vertex of the graph is drawn as: itself, or a box that holds it; -1 outside. */
+  itemOfVertex: Int32Array;
+}
+
+export const SIZES = {
+  box: { width: 180, height: 40 },
+  widest: 264,
+  pill: { width: 136, height: 22 },
+  header: 28,
+  pad: 14,
+  beside: 22,
+  between: 24,
+  /** Beside a column of things, for each line that leads back. */
+  back: 14,
+};
+
+interface BoxLayout {
+  width: number;
+  height: number;
+  placement: Placement | null;
+  backs: number;
+}
+
+/** Lays out what is open. What did not change since the last time is kept. */
+export class SceneMaker {
+  private readonly layouts = new Map<number, BoxLayout>();
+  private readonly widths = new Map<number, number>();
+  private open: ReadonlySet<number> = new Set();
+  private direction: Direction = "down";
+
+  constructor(readonly nesting: Nesting) {}
+
+  make(root: number, open: ReadonlySet<number>, direction: Direction): Scene {
+    this.forget(open, direction);
+    const size = this.layout(root);
+    const scene: Scene = {
+      root,
+      direction,
+      width: size.width,
+      height: size.height,
+      placed: [],
+      byItem: new Map(),
+      links: [],
+      itemOfVertex: new Int32Array(this.nesting.graph.vertices.length).fill(-1),
+    };
+    this.put(scene, root, 0, 0, 0);
+    for (const box of scene.placed) if (box.isOpen) this.link(scene, box);
+    return scene;
+  }
+
+  private forget(open: ReadonlySet<number>, direction: Direction): void {
+    if (direction !== this.direction) this.layouts.clear();
+    const { boxes } = this.nesting.graph;
+    for (const changed of [...open].filter((box) => !this.open.has(box))) this.drop(changed, boxes);
+    for (const changed of [...this.open].filter((box) => !open.has(box))) this.drop(changed, boxes);
+    this.open = new Set(open);
+    this.direction = direction;
+  }
+
+  private drop(box: number, boxes: readonly Box[]): void {
+    for (let at = box; at >= 0; at = boxes[at]!.parent) this.layouts.delete(at);
+  }
+
+  private layout(index: number): BoxLayout {
+    let found = this.layouts.get(index);
+    if (!found) {
+      found = this.compute(index);
+      this.layouts.set(index, found);
+    }
+    return found;
+  }
+
+  private sizeOf(item: Item): { width: number; height: number } {
+    const { graph } = this.nesting;
+    if (isVertexItem(graph, item)) return SIZES.pill;
+    if (this.open.has(item)) return this.layout(item);
+    return { width: this.widthIn(graph.boxes[item]!.parent), height: SIZES.box.height };
+  }
+
+  /** Boxes beside and below each other are of one width: as much as the longest name among them needs. */
+  private widthIn(parent: number): number {
+    let found = this.widths.get(parent);
+    if (found === undefined) {
+      const { boxes } = this.nesting.graph;
+      const needs = boxes[parent]!.children.map((child) => neededWidth(boxes[child]!));
+      found = Math.min(SIZES.widest, Math.max(SIZES.box.width, ...needs));
+      this.widths.set(parent, found);
+    }
+    return found;
+  }
+
+  private compute(index: number): BoxLayout {
+    const { items, layering } = this.nesting.arrangement(index);
+    const isDown = this.direction === "down";
+    const sizes = items.map((item) => {
+      const { width, height } = this.sizeOf(item);
+      return isDown ? { across: width, along: height } : { across: height, along: width };
+    });
+    const gaps = isDown
+      ? { beside: SIZES.beside, between: SIZES.between }
+      : { beside: SIZES.beside / 1.5, between: SIZES.between * 1.5 };
+    const placement = place(layering, sizes, gaps, this.anchors(index));
+    const backs = layering.isBack.filter(Boolean).length;
+    const across = placement.across + (backs > 0 ? SIZES.back * (backs + 1) : 0);
+    const [width, height] = isDown ? [across, placement.length] : [placement.length, across];
+    return {
+      width: Math.max(SIZES.box.width, width) + 2 * SIZES.pad,
+      height: height + SIZES.header + SIZES.pad,
+      placement,
+      backs,
+    };
+  }
+
+  /** Lines begin and end at the tensors of an open box, and not in its middle. */
+  private anchors(index: number): Anchors {
+    const { edges, boxes, vertices } = this.nesting.graph;
+    const { items, pairs, pairOfEdge } = this.nesting.arrangement(index);
+    const sums = pairs.map(() => [0, 0, 0] as [number, number, number]);
+    if (!items.some((item) => this.open.has(item))) return () => [0, 0];
+    for (const [edge, pair] of pairOfEdge) {
+      const [source, sink] = pairs[pair]!;
+      const sum = sums[pair]!;
+      sum[0] += this.portAt(items[source]!, edges.source[edge]!, boxes, vertices);
+      sum[1] += this.portAt(items[sink]!, edges.sink[edge]!, boxes, vertices);
+      sum[2]++;
+    }
+    return (pair) => {
+      const [source, sink, count] = sums[pair]!;
+      return [source / Math.max(1, count), sink / Math.max(1, count)];
+    };
+  }
+
+  private portAt(item: Item, vertex: number, boxes: readonly Box[], vertices: readonly Vertex[]) {
+    if (item >= boxes.length || !this.open.has(item) || vertices[vertex]!.box !== item) return 0;
+    const { placement, width, height } = this.layout(item);
+    const place = this.nesting.arrangement(item).items.indexOf(boxes.length + vertex);
+    const at = placement!.middle[place]!;
+    if (this.direction === "right") return SIZES.header + at - height / 2;
+    return this.contentLeft(this.layout(item)) + at - width / 2;
+  }
+
+  private contentLeft({ placement, backs, width }: BoxLayout): number {
+    const isDown = this.direction === "down";
+    const across = placement!.across + (backs > 0 ? SIZES.back * (backs + 1) : 0);
+    return Math.round((width - (isDown ? across : placement!.length)) / 2);
+  }
+
+  /** Puts a box and all that is seen in it into the scene. */
+  private put(scene: Scene, item: Item, x: number, y: number, depth: number): void {
+    const { graph } = this.nesting;
+    const isOpen = item === scene.root || this.open.has(item);
+    const { width, height } = isOpen ? this.layout(item) : this.sizeOf(item);
+    const placed: Placed = { item, x, y, width, height, isOpen, depth };
+    scene.placed.push(placed);
+    scene.byItem.set(item, placed);
+    if (isVertexItem(graph, item)) scene.itemOfVertex[item - graph.boxes.length] = item;
+    else if (!isOpen) this.cover(scene, item, item);
+    else this.fill(scene, placed);
+  }
+
+  private fill(scene: Scene, box: Placed): void {
+    const { items } = this.nesting.arrangement(box.item);
+    const { placement } = this.layout(box.item);
+    for (const [place, item] of items.entries()) {
+      const { width, height } = this.sizeOf(item);
+      const middle = placement!.middle[place]!;
+      const start = placement!.start[place]!;
+      const { x, y } = this.inside(box);
+      if (scene.direction === "down")
+        this.put(scene, item, x + middle - width / 2, y + start, box.depth + 1);
+      else this.put(scene, item, x + start, y + middle - height / 2, box.depth + 1);
+    }
+  }
+
+  /** Where the content of an open box begins; a narrow one is in the middle. */
+  private inside(box: Placed): { x: number; y: number } {
+    return { x: box.x + this.contentLeft(this.layout(box.item)), y: box.y + SIZES.header };
+  }
+
+  private cover(scene: Scene, box: number, item: Item): void {
+    const { boxes } = this.nesting.graph;
+    const todo = [box];
+    while (todo.length > 0) {
+      const { vertices, children } = boxes[todo.pop()!]!;
+      for (const vertex of vertices) scene.itemOfVertex[vertex] = item;
+      todo.push(...children);
+    }
+  }
+
+  private link(scene: Scene, box: Placed): void {
+    const { edges } = this.nesting.graph;
+    const { pairOfEdge, layering } = this.nesting.arrangement(box.item);
+    const known = new Map<number, Link>();
+    let back = 0;
+    for (const [edge, pair] of pairOfEdge) {
+      const source = scene.itemOfVertex[edges.source[edge]!]!;
+      const sink = scene.itemOfVertex[edges.sink[edge]!]!;
+      const key = source * scene.itemOfVertex.length * 2 + sink;
+      let link = known.get(key);
+      if (!link) {
+        const isBack = layering.isBack[pair]!;
+        const points = isBack
+          ? this.aroundSide(scene, box, source, sink, back++)
+          : this.along(scene, box, source, sink, layering.bends[pair]!);
+        link = { source, sink, points, isBack, edges: [] };
+        known.set(key, link);
+        scene.links.push(link);
+      }
+      link.edges.push(edge);
+    }
+  }
+
+  private along(scene: Scene, box: Placed, source: Item, sink: Item, bends: readonly number[]) {
+    const { placement } = this.layout(box.item);
+    const from = scene.byItem.get(source)!;
+    const to = scene.byItem.get(sink)!;
+    const { x, y } = this.inside(box);
+    const isDown = scene.direction === "down";
+    const points = isDown
+      ? [from.x + from.width / 2, from.y + from.height]
+      : [from.x + from.width, from.y + from.height / 2];
+    for (const bend of bends) {
+      const middle = placement!.middle[bend]!;
+      const start = placement!.start[bend]!;
+      const end = start + placement!.along[bend]!;
+      if (isDown) points.push(x + middle, y + start, x + middle, y + end);
+      else points.push(x + start, y + middle, x + end, y + middle);
+    }
+    if (isDown) points.push(to.x + to.width / 2, to.y);
+    else points.push(to.x, to.y + to.height / 2);
+    return points;
+  }
+
+  /** Out at the end of one, past all that stands between them, and in at the beginning of the other. */
+  private aroundSide(scene: Scene, box: Placed, source: Item, sink: Item, number: number) {
+    const from = scene.byItem.get(source)!;
+    const to = scene.byItem.get(sink)!;
+    const { placement } = this.layout(box.item);
+    const { x, y } = this.inside(box);
+    const far = placement!.across + SIZES.back * (number + 1);
+    const gap = SIZES.between / 2 - 2;
+    if (scene.direction === "down") {
+      const [a, b] = [from.x + from.width / 2, to.x + to.width / 2];
+      const [low, high] = [from.y + from.height, to.y];
+      const turn = [a, low + gap, x + far, low + gap, x + far, high - gap, b, high - gap];
+      return [a, low, ...turn, b, high];
+    }
+    const [a, b] = [from.y + from.height / 2, to.y + to.height / 2];
+    const [late, early] = [from.x + from.width, to.x];
+    const turn = [late + gap, a, late + gap, y + far, early - gap, y + far, early - gap, b];
+    return [late, a, ...turn, early, b];
+  }
+}
+
+/** For a name and a number on the first line, a class and a shape on the second. */
+function neededWidth({ label, about, count }: Box): number {
+  const name = label.length + (count > 1 ? 2 + String(count).length : 0);
+  const wanted = 30 + Math.max((name + 9) * 7.3, (about.length + 14) * 6.7);
+  return 4 * Math.ceil(wanted / 4);
+}

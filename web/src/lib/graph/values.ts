@@ -1,0 +1,97 @@
+import type { Graph } from "./model";
+import type { Moment, Picked } from "./moment";
+import { type Item, isVertexItem } from "./nesting";
+import type { Scene } from "./scene";
+
+/** The number that something shows, and of which tensor it is. */
+export interface ItemValue {
+  vertex: number;
+  /** NaN where there is no finite one. */
+  value: number;
+  hasNan: boolean;
+  hasInf: boolean;
+  /** Of how many tensors it is the greatest. */
+  of: number;
+}
+
+interface Source {
+  graph: Graph;
+  moment: Moment;
+  picked: Picked;
+  /** Whose number is shown by what holds it. */
+  selected: number | null;
+  /** Only parameters have this quantity, so a box shows the greatest of those in it. */
+  isOfParameters: boolean;
+}
+
+/** A number for everything in the scene that has one. */
+export function itemValues(scene: Scene, source: Source): Map<Item, ItemValue> {
+  const found = new Map<Item, ItemValue>();
+  for (const { item, isOpen } of scene.placed) {
+    if (isOpen) continue;
+    const value = numberOf(item, scene, source);
+    if (value) found.set(item, value);
+  }
+  return found;
+}
+
+function numberOf(item: Item, scene: Scene, source: Source): ItemValue | null {
+  const { graph, selected } = source;
+  if (isVertexItem(graph, item)) return readValue(item - graph.boxes.length, source);
+  if (selected !== null && scene.itemOfVertex[selected] === item) {
+    const chosen = readValue(selected, source);
+    if (chosen) return chosen;
+  }
+  const own = source.isOfParameters ? null : mainVertex(graph, item);
+  const value = own === null ? null : readValue(own, source);
+  return value ?? greatest(item, source);
+}
+
+/** The tensor that speaks for a box: its first output, or that of the last box in it. */
+export function mainVertex(graph: Graph, box: number): number | null {
+  const { vertices, children, kind } = graph.boxes[box]!;
+  const out = vertices.find((vertex) => graph.vertices[vertex]!.port === "out");
+  if (out !== undefined) return out;
+  const inner = vertices.find((vertex) => graph.vertices[vertex]!.port === "inner");
+  if (kind === "tensor") return inner ?? null;
+  for (const child of children.slice().reverse()) {
+    const found = mainVertex(graph, child);
+    if (found !== null) return found;
+  }
+  return inner ?? vertices.at(-1) ?? null;
+}
+
+function readValue(vertex: number, { graph, moment, picked }: Source): ItemValue | null {
+  const row = picked.row[graph.vertices[vertex]!.site] ?? -1;
+  if (row < 0) return null;
+  const value = moment.value[row] ?? Number.NaN;
+  const isNumber = Number.isFinite(value);
+  const hasNan = moment.nans[row]! > 0;
+  const hasInf = moment.infs[row]! > 0 || (!isNumber && !Number.isNaN(value));
+  if (!isNumber && !hasNan && !hasInf) return null;
+  return { vertex, value: isNumber ? value : Number.NaN, hasNan, hasInf, of: 1 };
+}
+
+function greatest(box: number, source: Source): ItemValue | null {
+  let best: ItemValue | null = null;
+  let of = 0;
+  const todo = [box];
+  while (todo.length > 0) {
+    const { vertices, children } = source.graph.boxes[todo.pop()!]!;
+    todo.push(...children);
+    for (const vertex of vertices) {
+      const value = readValue(vertex, source);
+      if (!value) continue;
+      of++;
+      if (!best || isWorse(value, best)) best = value;
+    }
+  }
+  return best && { ...best, of };
+}
+
+/** What is broken comes before what is great. */
+function isWorse(a: ItemValue, b: ItemValue): boolean {
+  if (a.hasNan !== b.hasNan) return a.hasNan;
+  if (a.hasInf !== b.hasInf) return a.hasInf;
+  return Math.abs(a.value) > Math.abs(b.value) || Number.isNaN(b.value);
+}

@@ -1,0 +1,17 @@
+import type { Role } from "../lib/roles";
+import type { OpenRun } from "./run.svelte";
+import { selection } from "./selection.svelte";
+import { SiteData } from "./site.svelte";
+
+/** What stands around every view: the selected site and its data, the inspector, the search. */
+export class Frame {
+  palette = $state<"sites" | "runs" | "compare" | null>(null);
+  isInspectorOpen = $state(true);
+  isTimelineOpen = $state(true);
+  /** The roles of the selected node, which only the graph knows. */
+  nodeRoles = $state.raw<readonly Role[]>([]);
+  readonly siteData = new SiteData();
+  readonly site = $derived.by(() => this.run.siteByName.get(selection.current.site ?? "") ?? null);
+
+  constructor(private readonly run: OpenRun) {}
+}
