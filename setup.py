@@ -11,7 +11,7 @@ from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
 from setuptools.errors import BaseError, CompileError, LinkError
 
-OPTIMIZE = ["-O3", "-fno-math-errno", "-fno-trapping-math"]
+OPTIMIZE = ["-O3", "-fno-math-errno", "-fno-trapping-math", "-fno-wrapv"]
 
 # Free-threaded CPython has no limited API; there the recorder computes with torch.
 HAS_LIMITED_API = not sysconfig.get_config_var("Py_GIL_DISABLED")

@@ -6,6 +6,7 @@
  *     _kernel_sketch.h   their moments, and the sketch that counts them
  *     _kernel_pairs.h    a sketch as it is stored
  *     _kernel_units.h    what units do over a batch
+ *     _kernel_avx512.h   the inner loops of both once more, for wide vectors
  *     _kernel_jobs.h     many tensors on many threads
  *     _kernel_torch.h    where torch's tensors lie
  *     _kernel_arrow.h    rows as an Arrow array
@@ -18,6 +19,7 @@
 #include <Python.h>
 
 #include "_kernel_arrow.h"
+#include "_kernel_avx512.h"
 #include "_kernel_jobs.h"
 #include "_kernel_torch.h"
 #include "_kernel_xla.h"
@@ -318,6 +320,12 @@ static void choose_speed(void) {
     look32 = look32_avx2;
     look64 = look64_avx2;
     see_samples = see_avx2;
+    /* Processors before those with VBMI2 become slower altogether where they work on wide vectors. */
+    if (!__builtin_cpu_supports("avx512vbmi2") || !__builtin_cpu_supports("avx512dq") ||
+        !__builtin_cpu_supports("avx512vl"))
+        return;
+    look32 = look32_avx512;
+    see_samples = see_avx512;
 #endif
 }
 

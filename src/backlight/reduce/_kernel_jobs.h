@@ -132,24 +132,21 @@ static void do_wide_tiles(const Job *job, int64_t task, Part *part) {
     EACH_TILE(task, wide_tile(u, at, n, &part->spread))
 }
 
-static int do_task(const Job *job, int64_t number, Worker *worker) {
+/* Elements are counted into the thread's sketch; `hand_in` moves it to the part. */
+static void do_task(const Job *job, int64_t number, const Worker *worker) {
     Part *part = &job->parts[number];
-    int bad = 0;
+    int is_narrow = !is_wide(job->tensor.dtype);
+    Range *range = is_narrow ? &sketch32.range : &sketch64.range;
+    int had_subnormal = range->has_subnormal;
+    range->has_subnormal = 0; /* only where this task has some, it looks for them once more */
     clear_moments(&part->moments);
     part->spread = (Spread){0.0, 0};
     part->worker = worker;
-    part->pairs_start = worker->pairs.length;
-    if (!is_wide(job->tensor.dtype)) {
-        (job->tiles ? do_narrow_tiles : do_narrow)(job, number, part);
-        bad = take_sketch32(&worker->pairs, &sketch32);
-    } else if (number < job->chunks) {
-        do_wide(job, number, part);
-        bad = take_sketch64(&worker->pairs, &sketch64);
-    } else {
-        do_wide_tiles(job, number - job->chunks, part);
-    }
-    part->pairs_end = worker->pairs.length;
-    return bad;
+    part->pairs_start = part->pairs_end = 0;
+    if (is_narrow) (job->tiles ? do_narrow_tiles : do_narrow)(job, number, part);
+    else if (number < job->chunks) do_wide(job, number, part);
+    else do_wide_tiles(job, number - job->chunks, part);
+    range->has_subnormal |= had_subnormal;
 }
 
 typedef struct {
@@ -164,15 +161,41 @@ typedef struct {
     int next_worker;
 } Queue;
 
+/* Moves what a thread has counted of a tensor to the last part that it worked on. */
+static int hand_in(Task last, Worker *worker) {
+    Part *part = &last.job->parts[last.number];
+    part->pairs_start = worker->pairs.length;
+    int bad = is_wide(last.job->tensor.dtype) ? take_sketch64(&worker->pairs, &sketch64)
+                                              : take_sketch32(&worker->pairs, &sketch32);
+    part->pairs_end = worker->pairs.length;
+    return bad;
+}
+
+/* How many tasks of a tensor can be counted before a bin might overflow. */
+static int64_t most_tasks(const Job *job) {
+    int64_t elements_each = job->tensor.count / (job->chunks + job->tiles) + 1;
+    return UINT32_MAX / elements_each / 2 + 1;
+}
+
+/* A tensor's sketch is handed in when the thread comes to another one: that costs more than to count some
+ * thousand elements. */
 static void drain(void *pointer) {
     Queue *queue = pointer;
     Worker *worker = &queue->workers[__atomic_fetch_add(&queue->next_worker, 1, __ATOMIC_RELAXED)];
+    Task last = {NULL, 0};
+    int64_t counted = 0;
     sketch32.range = sketch64.range = EMPTY;
     for (;;) {
         int64_t number = __atomic_fetch_add(&queue->next, 1, __ATOMIC_RELAXED);
-        if (number >= queue->length) return;
-        Task task = queue->tasks[number];
-        worker->has_failed |= do_task(task.job, task.number, worker);
+        Task task = number < queue->length ? queue->tasks[number] : (Task){NULL, 0};
+        if (last.job && (task.job != last.job || counted >= most_tasks(last.job))) {
+            worker->has_failed |= hand_in(last, worker);
+            counted = 0;
+        }
+        if (task.job == NULL) return;
+        do_task(task.job, task.number, worker);
+        last = task;
+        counted++;
     }
 }
 
@@ -227,11 +250,16 @@ static Moments merge_parts(const Job *job) {
 }
 
 static int merge_sketches(const Job *job, Pairs *pairs) {
-    const Part *part = job->parts, *end = part + job->chunks + job->tiles;
-    if (part + 1 == end) return append_pairs(pairs, &part->worker->pairs, part->pairs_start, part->pairs_end);
+    const Part *end = job->parts + job->chunks + job->tiles, *only = NULL;
+    int filled = 0;
+    for (const Part *part = job->parts; part < end; part++)
+        if (part->pairs_start < part->pairs_end) only = part, filled++;
+    if (filled == 0) return 0;
+    if (filled == 1) return append_pairs(pairs, &only->worker->pairs, only->pairs_start, only->pairs_end);
     gathered.low = KEYS;
     gathered.high = -1;
-    for (; part < end; part++) gather_pairs(&gathered, &part->worker->pairs, part->pairs_start, part->pairs_end);
+    for (const Part *part = job->parts; part < end; part++)
+        gather_pairs(&gathered, &part->worker->pairs, part->pairs_start, part->pairs_end);
     return take_gathered(pairs, &gathered);
 }
 

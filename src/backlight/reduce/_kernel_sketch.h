@@ -9,7 +9,7 @@
 
 #include "_kernel_tensor.h"
 
-enum { BLOCK = 1024 };
+enum { BLOCK = 2048 };
 enum { BINS32 = 2048, COPIES32 = 8, SUBNORMAL32 = 2 * 23 * 4 };
 enum { BINS64 = 16384, COPIES64 = 4, SUBNORMAL64 = 2 * 52 * 4 };
 
