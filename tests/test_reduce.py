@@ -171,6 +171,30 @@ def test_any_strides_and_units(dtype, use_native, shape, order, seed):
         assert row["units"] is None
 
 
+@pytest.fixture(params=[1, 8, 16])
+def lanes(request):
+    if native.use_lanes(request.param) != request.param:
+        pytest.skip(f"this processor does not work on {request.param} floats at a time")
+    yield request.param
+    native.use_lanes()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16], ids=str)
+@pytest.mark.parametrize("shape", [(37,), (5, 1000), (3, 17, 33), (70, 40, 16), (9000, 3)], ids=str)
+def test_every_width_of_vectors_sees_the_same(lanes, dtype, shape):
+    generator = torch.Generator().manual_seed(len(shape))
+    tensor = torch.randn(shape, generator=generator) ** 5
+    tensor[tensor.abs() < 0.01] = 0
+    tensor[0].fill_(1e-40)  # a subnormal float32
+    tensor[-1] = tensor[0]
+    tensor = tensor.to(dtype)
+    units = 1 if tensor.dim() > 1 else NO_UNITS
+    assert_row(observe(tensor, unit_dim=units), tensor, check_units=units if units > 0 else None)
+    tensor.view(-1)[3:40:11] = float("nan")
+    tensor.view(-1)[4:40:7] = -float("inf")
+    assert_row(observe(tensor, unit_dim=units), tensor, check_units=units if units > 0 else None)
+
+
 @pytest.mark.parametrize("threads", [1, 2, 5])
 def test_many_chunks_and_threads_give_the_same_bits(threads):
     tensor = torch.randn(3, 200_001, generator=torch.Generator().manual_seed(1)) ** 3

@@ -72,7 +72,8 @@ def _kernel() -> Finding:
     except Exception as error:  # whatever a broken installation raises
         return Finding("warning", "kernel", _brief(error), "recording is slower without it")
     if native.is_available():
-        return Finding("ok", "kernel", "compiled", "recording on CPU is fast")
+        lanes = f"compiled, {native.use_lanes()} floats at a time"
+        return Finding("ok", "kernel", lanes, "recording on CPU is fast")
     meaning = f"recording is slower: {native.why_unavailable()}"
     return Finding("warning", "kernel", "not there", meaning)
 

@@ -313,25 +313,43 @@ static int add_to(PyObject *module, const char *name, PyObject *value) {
     return bad;
 }
 
-static void choose_speed(void) {
+enum { PLAIN_LANES = 1, AVX2_LANES = 8, AVX512_LANES = 16 };
+
+/* How many floats this processor works on at a time. */
+static int widest_lanes(void) {
 #ifdef HAS_AVX2
-    has_avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("bmi2");
-    if (!has_avx2) return;
-    look32 = look32_avx2;
-    look64 = look64_avx2;
-    see_samples = see_avx2;
+    if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("fma") || !__builtin_cpu_supports("bmi2"))
+        return PLAIN_LANES;
     /* Processors before those with VBMI2 become slower altogether where they work on wide vectors. */
-    if (!__builtin_cpu_supports("avx512vbmi2") || !__builtin_cpu_supports("avx512dq") ||
-        !__builtin_cpu_supports("avx512vl"))
-        return;
-    look32 = look32_avx512;
-    see_samples = see_avx512;
+    return __builtin_cpu_supports("avx512vbmi2") && __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl")
+               ? AVX512_LANES
+               : AVX2_LANES;
+#else
+    return PLAIN_LANES;
 #endif
+}
+
+static int choose_lanes(int most) {
+    int widest = widest_lanes(), lanes = most < widest ? most : widest;
+#ifdef HAS_AVX2
+    has_avx2 = lanes >= AVX2_LANES;
+    look32 = lanes >= AVX512_LANES ? look32_avx512 : has_avx2 ? look32_avx2 : look32_plain;
+    look64 = has_avx2 ? look64_avx2 : look64_plain;
+    see_samples = lanes >= AVX512_LANES ? see_avx512 : has_avx2 ? see_avx2 : see_plain;
+#endif
+    return lanes >= AVX512_LANES ? AVX512_LANES : lanes >= AVX2_LANES ? AVX2_LANES : PLAIN_LANES;
+}
+
+static PyObject *use_lanes(PyObject *module, PyObject *most) {
+    (void)module;
+    long given = PyLong_AsLong(most);
+    if (given == -1 && PyErr_Occurred()) return NULL;
+    return PyLong_FromLong(choose_lanes(given < 1 ? 1 : given > AVX512_LANES ? AVX512_LANES : (int)given));
 }
 
 static int fill_module(PyObject *module) {
     fill_float8();
-    choose_speed();
+    choose_lanes(AVX512_LANES);
     if (add_to(module, "Table", PyType_FromSpec(&table_spec))) return -1;
     return add_to(module, "DTYPES", dtype_names()) || add_to(module, "COLUMNS", column_names()) ? -1 : 0;
 }
@@ -387,6 +405,7 @@ static PyObject *fingerprint(PyObject *module, PyObject *const *arguments, Py_ss
 static PyMethodDef module_methods[] = {
     {"fingerprint", METHOD(fingerprint), METH_FASTCALL, "A number that changes when a tensor does, or 0 where none can be told."},
     {"connect", connect, METH_VARARGS, "Say where torch's classes and functions are."},
+    {"use_lanes", use_lanes, METH_O, "Work on at most so many floats at a time; return how many that are: 1, 8 or 16."},
     {"xla_handler", xla_handler, METH_NOARGS, "What XLA calls for the row of a buffer, as a capsule."},
     {NULL, NULL, 0, NULL},
 };

@@ -72,6 +72,14 @@ def fingerprint(tensor: Any, *, is_quick: bool = False) -> int:
     return 0 if _kernel is None else _kernel.fingerprint(tensor, is_quick)
 
 
+def use_lanes(most: int = 16) -> int:
+    """Let the kernel work on at most so many floats at a time; the answer is how many that are.
+
+    As many as the processor can, if it is not told otherwise: 1, 8 (AVX2) or 16 (AVX-512).
+    """
+    return _kernel.use_lanes(most)
+
+
 def xla_handler() -> object | None:
     """What XLA calls on a CPU for the row of a buffer, as a capsule; None without the kernel."""
     return None if _kernel is None else _kernel.xla_handler()
