@@ -381,26 +381,33 @@ class Recorder:
 
     def on_input(self, call: Call, place: str, tensor: torch.Tensor) -> None:
         """A module's call is given a tensor."""
-        if self._is_open:
-            self._see("input", call, place, tensor)
+        if not self._is_open:
+            return
+        if self._following.is_on:
+            self._see_quietly("input", call, place, tensor)
+        else:
+            self._observer.on_activation("input", call, place, tensor)
 
     def on_output(self, call: Call, place: str, tensor: torch.Tensor) -> None:
         """A module's call has returned a tensor."""
-        if self._is_open:
-            self._see("output", call, place, tensor)
-
-    def _see(self, tensor_class: str, call: Call, place: str, tensor: torch.Tensor) -> None:
+        if not self._is_open:
+            return
         if self._following.is_on:
-            # Otherwise each attribute of the tensor would be asked for through the mode.
-            with torch._C.DisableTorchFunction():
-                self._observer.on_activation(tensor_class, call, place, tensor)
+            self._see_quietly("output", call, place, tensor)
         else:
+            self._observer.on_activation("output", call, place, tensor)
+
+    def _see_quietly(self, tensor_class: str, call: Call, place: str, tensor: torch.Tensor) -> None:
+        # Otherwise each attribute of the tensor would be asked for through the mode.
+        with torch._C.DisableTorchFunction():
             self._observer.on_activation(tensor_class, call, place, tensor)
 
     def on_leave(self, call: Call) -> None:
         """A module's call has ended."""
-        self._following.leave(call.module, call.number)
-        self._observer.owned.hook_late()
+        if self._following.is_on:
+            self._following.leave(call.module, call.number)
+        if self._observer.owned.waiting:
+            self._observer.owned.hook_late()
 
     def on_compiled(self) -> None:
         """The model is compiled: its modules get hooks of their own, before they are compiled."""

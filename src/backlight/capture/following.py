@@ -60,9 +60,8 @@ class Following:
             self.graphs.enter(module, call)
 
     def leave(self, module: str, call: int) -> None:
-        """A module's call ends."""
-        if self.is_on:
-            self.graphs.leave(module, call)
+        """A module's call ends, in a step that is followed."""
+        self.graphs.leave(module, call)
 
     def begin_iteration(self, number: int) -> None:
         """Another iteration of the step begins."""

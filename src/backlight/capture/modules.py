@@ -10,7 +10,6 @@ it compiles, and keeps them.
 from __future__ import annotations
 
 import sys
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from threading import get_ident
@@ -27,6 +26,8 @@ from torch.nn.modules.module import (
 from backlight.capture.names import ModelNames, is_compiled, unwrap
 from backlight.capture.trees import inputs_in, outputs_in
 
+_graph_task = torch._C._current_graph_task_id
+
 MOST_CALLS: Final = 512
 """How many calls of a module are told apart in an iteration. Forward passes that no optimizer ends,
 such as an evaluation with gradients enabled, would otherwise gather for ever."""
@@ -40,7 +41,8 @@ class Call:
     module_class: str
     number: int  # 1 for the first call of this module in the iteration; 0 where unknown
     is_recomputed: bool  # run again inside the backward pass, by checkpointing
-    sites: dict[str, int] = field(default_factory=dict)  # by the place of the tensor
+    # By the place of a tensor: its site, and for how many dimensions which of them counts units.
+    places: dict[str, tuple[int, int, int]] = field(default_factory=dict)
 
 
 class ModuleListener(Protocol):
@@ -75,9 +77,10 @@ class ModuleCapture:
         self.names = names
         self._listener = listener
         self._handles: list[Any] = []
-        self._calls: Counter[str] = Counter()
+        self._calls: dict[str, int] = {}
         self._open: list[tuple[nn.Module, Call]] = []
-        self._known: dict[tuple[str, str, int, bool], Call] = {}
+        self._known: dict[tuple[str, str], list[Call]] = {}  # by number; [0] where it is unknown
+        self._recomputed: dict[tuple[str, str], list[Call]] = {}
         self._takes_keywords: dict[str, bool] = {}
         self._is_listening = self._is_settled = False
         self._thread = get_ident()
@@ -160,19 +163,16 @@ class ModuleCapture:
             self._listener.on_compiled()
 
     def _begin(self, found: tuple[str, str]) -> Call:
-        if is_in_backward():
+        name = found[0]
+        if _graph_task() != -1:
             # Of several calls, nothing tells which one is run again.
-            number = 1 if self._calls[found[0]] <= 1 else 0
-            return self._call(*found, number, True)
-        self._calls[found[0]] = number = self._calls[found[0]] + 1
-        return self._call(*found, number if number <= MOST_CALLS else 0, False)
-
-    def _call(self, module: str, module_class: str, number: int, is_recomputed: bool) -> Call:
-        key = (module, module_class, number, is_recomputed)
-        call = self._known.get(key)
-        if call is None:
-            call = self._known[key] = Call(*key)
-        return call
+            number = 1 if self._calls.get(name, 0) <= 1 else 0
+            return _call(self._recomputed, found, number, is_recomputed=True)
+        self._calls[name] = number = self._calls.get(name, 0) + 1
+        known = self._known.get(found)
+        if known is not None and number < len(known):
+            return known[number]
+        return _call(self._known, found, number if number <= MOST_CALLS else 0)
 
     def _after_call(self, module: nn.Module, args: Any, *rest: Any) -> None:
         # After an exception torch leaves the keywords out, and there is no output.
@@ -208,6 +208,20 @@ class ModuleCapture:
                 del self._open[place:]
                 return call
         return None
+
+
+def _call(
+    known: dict[tuple[str, str], list[Call]],
+    found: tuple[str, str],
+    number: int,
+    *,
+    is_recomputed: bool = False,
+) -> Call:
+    """The call of that number, the same object each time."""
+    calls = known.setdefault(found, [])
+    while len(calls) <= number:
+        calls.append(Call(*found, len(calls), is_recomputed))
+    return calls[number]
 
 
 class FirstForward:
@@ -252,7 +266,7 @@ class FirstForward:
 
 def is_in_backward() -> bool:
     """Whether this runs inside the backward pass: a forward there is a checkpoint's."""
-    return torch._C._current_graph_task_id() != -1
+    return _graph_task() != -1
 
 
 def is_symbolic() -> bool:

@@ -26,6 +26,7 @@ from backlight.reduce.spec import GRAD, VALUE, unit_dim
 from backlight.schema import QUANTITIES
 
 _perf = time.perf_counter
+_UNKNOWN = (-1, -1, -1)
 
 
 class Seen:
@@ -72,8 +73,8 @@ class Observer:
         keeper.backwards = self.reducer.backwards
         self.recording_secs = 0.0
         self.iteration = 0
-        self.backward = 0  # which of the reducer's backward passes is under way
-        self.owned = OwnedCapture(names, sites, self.reducer)
+        self.backward = 0
+        self.owned = OwnedCapture(names, sites, self.reducer, self._on_parameter_grad)
         self._sites = sites
         self._guard = guard
         self._step = -1
@@ -99,13 +100,12 @@ class Observer:
         self.recording_secs = 0.0
         self.reducer.clear()
         self._forget()
-        self.owned.begin(step, self._on_parameter_grad)
+        self.owned.begin(step)
 
     def end(self) -> None:
         """The step has ended: let go of everything that it saw."""
         self._is_open = False
         self.graph = None
-        self.owned.end()
         self._forget()
 
     def _forget(self) -> None:
@@ -125,23 +125,23 @@ class Observer:
         if call.number == 0 or not self._is_open:
             return
         started = _perf()
-        site = call.sites.get(place)
-        if site is None:
-            site = call.sites[place] = self._site_of(tensor_class, call, place)
+        site, dims, units = call.places.get(place, _UNKNOWN)
+        if dims != tensor.dim():
+            site, dims, units = self._learn(tensor_class, call, place, tensor)
         if site >= 0:
-            units = unit_dim(tensor.dim(), call.module_class)
             self._see(tensor, site, tensor_class, units, is_recomputed=call.is_recomputed)
         self.recording_secs += _perf() - started
 
-    def _site_of(self, tensor_class: str, call: Call, place: str) -> int:
-        return self._sites.activation(
-            tensor_class,
-            call.module,
-            call.module_class,
-            place,
-            call=call.number,
-            step=self._step,
+    def _learn(
+        self, tensor_class: str, call: Call, place: str, tensor: torch.Tensor
+    ) -> tuple[int, int, int]:
+        """What is to be known of a place where a tensor of so many dimensions is seen."""
+        site = self._sites.activation(
+            tensor_class, call.module, call.module_class, place, call=call.number, step=self._step
         )
+        dims = tensor.dim()
+        call.places[place] = learned = site, dims, unit_dim(dims, call.module_class)
+        return learned
 
     def on_named(
         self, site: int, tensor: torch.Tensor, iteration: int, batch_dim: int | None = 0
@@ -210,7 +210,7 @@ class Observer:
             return
         started = _perf()
         self.has_backward = True
-        with self._guard("reading a gradient"):
+        try:
             sights = seen.take_sights()
             site, iteration = sights[0]
             row = self.reducer.observe(grad, site, self._grad_code, iteration)
@@ -220,16 +220,28 @@ class Observer:
                 if self.is_keeping:
                     for site, iteration in sights:
                         self._keeper.observe(grad, site, self._grad_code, iteration)
+        except Exception as error:
+            self._guard.catch("reading a gradient", error)
         self.recording_secs += _perf() - started
 
     def _on_parameter_grad(self, place: Any, grad: torch.Tensor) -> None:
+        if not self._is_open:
+            return
         started = _perf()
         self.has_backward = True
-        with self._guard("reading a parameter's gradient"):
+        try:
             self.reducer.observe(grad, place.site, self._grad_code, self.iteration)
-            self.owned.made(place, grad)
+            place.note_made(grad)
+        except Exception as error:
+            self._guard.catch("reading a parameter's gradient", error)
         self.recording_secs += _perf() - started
 
     @property
-    def _grad_code(self) -> int:
-        return GRAD + len(QUANTITIES) * self.backward
+    def backward(self) -> int:
+        """Which of the reducer's backward passes is under way."""
+        return self._backward
+
+    @backward.setter
+    def backward(self, number: int) -> None:
+        self._backward = number
+        self._grad_code = GRAD + len(QUANTITIES) * number

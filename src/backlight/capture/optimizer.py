@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import torch
@@ -119,13 +119,10 @@ class OptimizerCapture:
         groups = [_settings(group, own) for group in optimizer.param_groups]
         return {"class": type(optimizer).__name__, "groups": groups}
 
-    def states(self, parameter: torch.Tensor) -> Iterator[tuple[str, torch.Tensor]]:
-        """The tensors that the optimizer keeps for a parameter, but for its step counter."""
+    def states(self) -> Mapping[torch.Tensor, Mapping[str, Any]]:
+        """What the optimizer keeps for each parameter: tensors, and its step counter."""
         optimizer = self._optimizer()
-        state: dict[str, Any] = {} if optimizer is None else optimizer.state.get(parameter, {})
-        for key, value in state.items():
-            if isinstance(value, torch.Tensor) and key != "step":
-                yield str(key), value
+        return {} if optimizer is None else optimizer.state
 
 
 def _settings(group: Mapping[str, Any], own: Collection[int]) -> dict[str, Any]:

@@ -6,7 +6,7 @@ which site is worked out once and remembered, until the model or the optimizer c
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -23,6 +23,7 @@ from backlight.reduce.reducer import Item, Reducer
 from backlight.reduce.spec import GRAD_APPLIED, UPDATE, VALUE
 
 State = tuple[int, int]
+_NO_STATE: Mapping[str, Any] = {}
 
 
 @dataclass(slots=True)
@@ -39,6 +40,11 @@ class _Place:
     states: dict[str, int] = field(default_factory=dict)
     hook: Any = None
 
+    def note_made(self, grad: torch.Tensor) -> None:
+        """Autograd has made a gradient of a parameter; of several, none is what is applied."""
+        self.times_made += 1
+        self.made = state_of(grad) if self.times_made == 1 else None
+
     def room(self, parameter: torch.Tensor) -> torch.Tensor:
         """Memory for a copy of the parameter."""
         room = self.before
@@ -50,7 +56,13 @@ class _Place:
 class OwnedCapture:
     """Reads what models and optimizers own. Between steps it keeps no tensor of theirs alive."""
 
-    def __init__(self, names: ModelNames, sites: SiteBook, reducer: Reducer) -> None:
+    def __init__(
+        self,
+        names: ModelNames,
+        sites: SiteBook,
+        reducer: Reducer,
+        on_grad: Callable[[Any, torch.Tensor], None],
+    ) -> None:
         self._names = names
         self._sites = sites
         self._reducer = reducer
@@ -59,18 +71,20 @@ class OwnedCapture:
         self._generation = -1
         self._held: list[list[int]] = []
         self._by_optimizer: dict[OptimizerCapture, tuple[list[int], list[_Place]]] = {}
+        self._stepping: dict[OptimizerCapture, list[tuple[_Place, torch.Tensor]]] = {}
         self._rest: list[_Place] = []
-        self._waiting: list[_Place] = []  # for a parameter that is there
-        self._on_grad: Callable[[Any, torch.Tensor], None] | None = None
+        self.waiting: list[_Place] = []  # for a parameter that is there
+        self._on_grad = on_grad
 
     # -- the course of a step
 
-    def begin(self, step: int, on_grad: Callable[[Any, torch.Tensor], None]) -> None:
+    def begin(self, step: int) -> None:
         """A recorded step begins: `on_grad` is told of each gradient of a parameter."""
-        self._step, self._on_grad = step, on_grad
+        self._step = step
         self._names.refresh()
         self._learn_names()
-        self._waiting.clear()
+        self.waiting.clear()
+        self._stepping.clear()
         for place in self._places.values():
             place.made, place.times_made, place.is_before_known = None, 0, False
             if place.hook is None and place.site >= 0:
@@ -81,32 +95,19 @@ class OwnedCapture:
             return
         parameter = place.owned.tensor()
         if parameter is None or is_lazy(parameter):
-            self._waiting.append(place)
+            self.waiting.append(place)
         elif parameter.requires_grad and has_values(parameter):
-            place.hook = parameter.register_hook(partial(self._on_parameter_grad, place))
+            place.hook = parameter.register_hook(partial(self._on_grad, place))
 
     def hook_late(self) -> None:
         """A module has run: parameters that did not exist before may do so now."""
-        if self._waiting:
-            waiting, self._waiting = self._waiting, []
-            for place in waiting:
-                self._hook(place)
-
-    def _on_parameter_grad(self, place: _Place, grad: torch.Tensor) -> None:
-        if self._on_grad is not None:
-            self._on_grad(place, grad)
-
-    def made(self, place: _Place, grad: torch.Tensor) -> None:
-        """Autograd has made a gradient of a parameter; of several, none is what is applied."""
-        place.times_made += 1
-        place.made = state_of(grad) if place.times_made == 1 else None
-
-    def end(self) -> None:
-        """The step has ended; the hooks stay for the next one, if it is recorded too."""
-        self._on_grad = None
+        waiting, self.waiting = self.waiting, []
+        for place in waiting:
+            self._hook(place)
 
     def release(self) -> None:
         """Leave nothing on the parameters: the next step is not recorded."""
+        self._stepping.clear()
         for place in self._places.values():
             _unhook(place)
 
@@ -172,7 +173,8 @@ class OwnedCapture:
         """
         items: list[Item] = []
         moving: dict[int, _Place] = {}
-        for place, parameter in self._trained(optimizer):
+        self._stepping[optimizer] = trained = self._trained(optimizer)
+        for place, parameter in trained:
             if place.site < 0:
                 continue
             if parameter.grad is None and not optimizer.has_closure:
@@ -197,17 +199,22 @@ class OwnedCapture:
     def after_update(self, optimizer: OptimizerCapture) -> None:
         """An optimizer has stepped: what it did to its parameters, and what it keeps for them."""
         items: list[Item] = []
-        has_states = self._sites.has_class("optimizer")
-        for place, parameter in self._trained(optimizer):
+        states = optimizer.states() if self._sites.has_class("optimizer") else {}
+        trained = self._stepping.pop(optimizer, None)
+        for place, parameter in self._trained(optimizer) if trained is None else trained:
             if place.is_before_known and place.before is not None and parameter.grad is not None:
                 if optimizer.has_closure:
                     items += self._applied(place, parameter)
                 items.append((parameter, place.site, UPDATE, place.before))
             place.is_before_known = False
-            if has_states:
-                for key, state in optimizer.states(parameter):
-                    items.append((state, self._state_site(place, key), VALUE))
-        self._reducer.observe_many([item for item in items if item[1] >= 0])
+            for key, state in states.get(parameter, _NO_STATE).items():
+                if isinstance(state, torch.Tensor) and key != "step":
+                    site = place.states.get(key)
+                    if site is None:
+                        site = self._state_site(place, str(key))
+                    if site >= 0:
+                        items.append((state, site, VALUE))
+        self._reducer.observe_many(items)
 
     def _state_site(self, place: _Place, key: str) -> int:
         site = place.states.get(key)

@@ -38,7 +38,10 @@ def _has_memory(tensor: torch.Tensor) -> bool:
 
 def version_of(tensor: torch.Tensor) -> int:
     """How often a tensor was changed in place; one of inference mode does not count."""
-    return -1 if tensor.is_inference() else tensor._version
+    try:
+        return tensor._version
+    except RuntimeError:
+        return -1
 
 
 def state_of(tensor: torch.Tensor, *, is_quick: bool = False) -> tuple[int, int] | None:
