@@ -308,8 +308,34 @@ class TestSlowDisk:
         assert [row["step"] for row in steps] == list(range(60))
         assert recorded == {row["step"] for row in read(run.path, "stats")}
         assert told["stats"] == 60 - len(recorded) > 0
-        assert told["values"] > told["stats"]
+        stats = read(run.path, "stats")
+        bare = {row["step"] for row in stats if not row["sketch_keys"] and row["count"]}
+        whole = {row["step"] for row in stats if row["sketch_keys"]}
+        assert told["sketches"] == len(bare - whole) > 0
+        assert told["values"] > told["sketches"] + told["stats"]
+        assert max(whole) < min(bare - whole)  # detail goes first, and what came first has it
         assert {row["reason"] for row in steps if not row["recorded"]} == {"left out: slow disk"}
+
+    def test_the_end_of_a_run_does_not_wait_for_ever(self, root, monkeypatch):
+        gate = threading.Event()
+        appended = journal_module.RunWriter.append
+
+        def stuck(self, table, batch):
+            if threading.current_thread() is not threading.main_thread():
+                gate.wait(20)
+            appended(self, table, batch)
+
+        monkeypatch.setattr(journal_module.RunWriter, "append", stuck)
+        monkeypatch.setattr(journal_module, "_SLOW_SECS", -1.0)
+        monkeypatch.setattr(journal_module, "END_SECS", 0.1)
+        model, optimizer = simple()
+        run = backlight.watch(model, optimizer, root=root, every=1)
+        for _ in range(3):
+            train_once(model, optimizer, torch.randn(5, 3))
+        run._guard.strict = False
+        with pytest.warns(backlight.BacklightWarning, match="did not take what was recorded"):
+            run.finish()
+        gate.set()
 
 
 def test_a_scribe_writes_in_order_and_waits_when_it_is_asked():

@@ -1,20 +1,18 @@
-"""The writer: segments end by size, a slow disk costs detail and no time, drops are counted."""
+"""The writer: segments end by size, half a message is taken back, old files stay as they are."""
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
-from sample_runs import SampleRun, stats_batch
+from sample_runs import SampleRun
 
-from backlight.store import backlog, streams
+from backlight.store import streams
 from backlight.store.layout import list_sources
 from backlight.store.reader import RunReader
 from backlight.store.writer import RunWriter
@@ -55,91 +53,6 @@ def test_any_reader_of_arrow_reads_what_is_not_closed_yet(root: Path) -> None:
         assert stream.read_next_batch().num_rows == len(run.places)
         assert stream.read_next_batch()["step"].to_pylist() == [1] * len(run.places)
     run.end(None)
-
-
-class SlowDisk:
-    """A disk whose every write takes long, once it is told so."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, secs: float) -> None:
-        original = streams._write_all
-        self.secs = 0.0
-
-        def write(descriptor: int, pieces: list[Any]) -> int:
-            time.sleep(self.secs)
-            return original(descriptor, pieces)
-
-        monkeypatch.setattr(streams, "_write_all", write)
-        self.becomes_slow = lambda: setattr(self, "secs", secs)
-        self.becomes_fast = lambda: setattr(self, "secs", 0.0)
-
-
-def test_a_slow_disk_costs_detail_before_steps_and_no_time(
-    root: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    disk = SlowDisk(monkeypatch, 0.1)
-    run = SampleRun(root, "p", "r", sites=6, seed=0)
-    batch = stats_batch(0, run.places, run.rng, False)
-    monkeypatch.setattr(backlog, "LIMIT_BYTES", 12 * batch.nbytes)
-    disk.becomes_slow()
-    times = []
-    for step in range(60):
-        started = time.perf_counter()
-        run.append_step(step)
-        times.append(time.perf_counter() - started)
-    assert sorted(times)[-2] < 0.08 < 0.1 < max(times)  # the first write tells that it is slow
-    disk.becomes_fast()
-    run.end("finished")
-    reader = read(run.path)
-    assert reader.rows["steps"] == 60
-    assert reader.rows["scalars"] == 120
-    dropped = reader.info.recorder["dropped"]
-    stats = reader.snapshot.tables["stats"].to_pylist()
-    bare = [row for row in stats if not row["sketch_keys"]]
-    assert dropped["sketches"] == len(bare) > 0
-    assert dropped["stats"] == 60 * len(run.places) - len(stats) > 0
-    assert reader.problems == []
-    whole = {row["step"] for row in stats if row["sketch_keys"]}
-    assert whole == set(range(len(whole)))  # detail went first, and what came first has it
-
-
-def test_a_disk_that_recovers_is_written_to_directly_again(
-    root: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(backlog, "_CALM_SECS", 0.05)
-    disk = SlowDisk(monkeypatch, 0.08)
-    run = SampleRun(root, "p", "r", sites=3, seed=0)
-    disk.becomes_slow()
-    run.append_step(0)
-    disk.becomes_fast()
-    deadline = time.monotonic() + 10
-    while run.writer._backlog._thread is not None and time.monotonic() < deadline:
-        time.sleep(0.01)
-    run.append_step(1)
-    assert run.writer._backlog._thread is None
-    assert read(run.path).rows["steps"] == 2
-    run.end("finished")
-    assert "dropped" not in json.loads((run.path / "run.json").read_text())["recorder"]
-
-
-def test_an_error_of_the_thread_reaches_the_caller(
-    root: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    disk = SlowDisk(monkeypatch, 0.08)
-    run = SampleRun(root, "p", "r", sites=3, seed=0)
-    disk.becomes_slow()
-    run.append_note(0, "slow")
-
-    def full(*_: object) -> int:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(streams, "_write_all", full)
-    with pytest.raises(OSError, match="No space left"):
-        for _ in range(100):
-            run.append_note(0, "full")
-            time.sleep(0.01)
-    monkeypatch.undo()
-    run.end(None)
-    assert read(run.path).notes()["text"].to_pylist() == ["slow"]
 
 
 def test_half_a_message_is_taken_back(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,6 +19,8 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any, Final, Literal
 
+import pyarrow as pa
+
 from backlight.blackbox import StepRecord
 from backlight.errors import Guard, tell
 from backlight.schema import FORMAT_VERSION, RunInfo
@@ -28,10 +30,15 @@ from backlight.store.writer import RunWriter
 from backlight.telling import text as printable
 
 MOST_WAITING_BYTES: Final = 256 << 20
-"""How much may wait for the disk; from half of it on, raw values and samples are left out."""
+"""How much may wait for the disk. From half of it on raw values and samples are left out, from
+three quarters on sketches, and beyond it a step's statistics."""
+
+END_SECS: Final = 30.0
+"""How long the end of a run waits for the disk."""
 
 _FLUSH_SECS = 0.2
 _SLOW_SECS = 0.1
+_SKETCH: Final = ("sketch_keys", "sketch_counts")
 _Rows = dict[str, list[dict[str, Any]]]
 _Page = tuple[_Rows, list[tuple[Callable[..., None], tuple[Any, ...]]]]
 
@@ -137,18 +144,22 @@ class Journal:
             self._put(self._writer.write_values, record.row["step"], values, size=values.data_bytes)
 
     def _leave_out(self, record: StepRecord) -> None:
-        """Where the disk cannot keep up: raw values and samples first, then statistics."""
+        """Where the disk cannot keep up: raw values, then sketches, then statistics."""
         waiting = self._scribe.waiting_bytes
         if waiting <= MOST_WAITING_BYTES // 2:
             return
         if not self._left_out:
             tell(
                 f"The disk of {str(self._writer.path)!r} is slower than the recording: raw values, "
-                "then statistics are left out where it cannot keep up; training does not wait."
+                "histograms, then statistics are left out where it cannot keep up; training does "
+                "not wait."
             )
         for name in ("values", "samples"):
             self._left_out[name] += getattr(record, name) is not None
             setattr(record, name, None)
+        if record.stats is not None and MOST_WAITING_BYTES * 3 // 4 < waiting <= MOST_WAITING_BYTES:
+            self._left_out["sketches"] += 1
+            record.stats = without_sketches(record.stats)
         if waiting > MOST_WAITING_BYTES:
             self._left_out["stats"] += 1
             record.stats = None
@@ -212,10 +223,16 @@ class Journal:
 
     def finish(self, status: Literal["finished", "failed"]) -> None:
         """Write what waits and how the run ended."""
-        self.flush()
+        self._send()
         if self._is_abandoned:
             return
-        self._scribe.close()
+        if not self._scribe.close(END_SECS):
+            self._is_stopped = True
+            self._guard.mistake(
+                f"The disk of {str(self._writer.path)!r} did not take what was recorded within "
+                f"{END_SECS:.0f} s: the last steps are missing from the run."
+            )
+            return
         self._info.ended_at, self._info.ended = time.time(), status
         self._info.recorder = self._account()
         with suppress(OSError):
@@ -291,3 +308,18 @@ class Journal:
         except Exception as error:
             self._is_stopped = isinstance(error, OSError)
             self._troubles.append(error)
+
+
+def without_sketches(stats: pa.RecordBatch) -> pa.RecordBatch:
+    """A step's statistics with empty sketches.
+
+    >>> counts = pa.array([[1]], pa.list_(pa.uint32()))
+    >>> batch = pa.record_batch({"sketch_keys": [[5]], "sketch_counts": counts})
+    >>> without_sketches(batch).to_pylist()
+    [{'sketch_keys': [], 'sketch_counts': []}]
+    """
+    columns = [
+        pa.array([[]] * stats.num_rows, field.type) if field.name in _SKETCH else column
+        for field, column in zip(stats.schema, stats.columns, strict=True)
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=stats.schema)

@@ -16,6 +16,7 @@ class Scribe(Generic[Item]):
     >>> pages = []
     >>> scribe = Scribe(pages.extend)
     >>> scribe.put("one"); scribe.put("two"); scribe.close()
+    True
     >>> pages
     ['one', 'two']
     """
@@ -50,21 +51,22 @@ class Scribe(Generic[Item]):
             self._thread.start()
         self._has_work.set()
 
-    def flush(self) -> None:
-        """Wait until all that was put is written."""
+    def flush(self, timeout_secs: float | None = None) -> bool:
+        """Wait until all that was put is written, and say whether it is."""
         if self._thread is None:
-            return
+            return True
         target = self._put
         self._has_work.set()
         with self._progress:
-            self._progress.wait_for(lambda: self._done >= target)
+            return self._progress.wait_for(lambda: self._done >= target, timeout_secs)
 
-    def close(self) -> None:
-        """Write what is left and end the thread."""
+    def close(self, timeout_secs: float | None = None) -> bool:
+        """Write what is left and end the thread; False if that takes too long."""
         self._is_closed = True
-        self.flush()
-        if self._thread is not None:
+        is_done = self.flush(timeout_secs)
+        if self._thread is not None and is_done:
             self._thread.join()
+        return is_done
 
     def _run(self) -> None:
         while not (self._is_closed and not self._waiting):

@@ -20,7 +20,6 @@ import pyarrow as pa
 
 from backlight.errors import BacklightError
 from backlight.schema import RUN_FILE, TABLES, RunInfo
-from backlight.store.backlog import Backlog
 from backlight.store.layout import parse
 from backlight.store.seal import sealed
 from backlight.store.streams import StreamSeries
@@ -112,27 +111,17 @@ class RunWriter:
         self.segment = _first_free_segment(path, rank)
         self.bytes_written = 0
         self._streams: dict[str, StreamSeries] = {}
-        self._backlog = Backlog(self._append)
 
     def write_info(self, info: RunInfo) -> None:
         """Write `run.json`, in one piece: a reader sees the old one or the new one."""
         target = self.path / RUN_FILE
         draft = target.with_suffix(f".json.{os.getpid()}")
         own = {each.name: getattr(info, each.name) for each in fields(info)}
-        if self._backlog.dropped:
-            own["recorder"] = {**info.recorder, "dropped": dict(self._backlog.dropped)}
         draft.write_text(sealed(json.dumps(_plain(own), indent=1)), encoding="utf-8")
         draft.replace(target)
 
     def append(self, table: str, batch: pa.RecordBatch) -> None:
-        """Append rows to a table and hand them to the operating system.
-
-        Where that takes long they wait for it in memory, and where too much waits detail is given
-        up: training goes on.
-        """
-        self._backlog.append(table, batch)
-
-    def _append(self, table: str, batch: pa.RecordBatch) -> None:
+        """Append rows to a table and hand them to the operating system."""
         stream = self._streams.get(table) or self._open(table)
         self.bytes_written += stream.append(batch)
 
@@ -157,11 +146,6 @@ class RunWriter:
 
     def close(self) -> None:
         """End every stream. The run stays readable whether or not this is called."""
-        with ExitStack() as stack:
-            stack.callback(self._close_streams)
-            self._backlog.close()
-
-    def _close_streams(self) -> None:
         streams, self._streams = self._streams, {}
         with ExitStack() as stack:
             for stream in streams.values():
