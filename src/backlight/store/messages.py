@@ -58,12 +58,25 @@ def batch_message(batch: pa.RecordBatch, *, schema_crc: int, number: int) -> lis
     >>> pa.ipc.open_stream(opening + b"".join(pieces) + END).read_all()["step"].to_pylist()
     [7]
     """
+    header, body = head_and_body(batch)
+    return sealed_message(header, crc32(header), body, schema_crc=schema_crc, number=number)
+
+
+def head_and_body(batch: pa.RecordBatch) -> tuple[bytearray, memoryview]:
+    """A batch's message in two pieces; its header says that more will follow its body."""
     message = memoryview(batch.serialize())
     header_bytes = PREFIX.size + PREFIX.unpack_from(message)[1]
     header, body = bytearray(message[:header_bytes]), message[header_bytes:]
     struct.pack_into("<q", header, _body_field(header), len(body) + _TRAILER.size)
+    return header, body
+
+
+def sealed_message(
+    header: Any, header_crc: int, body: Any, *, schema_crc: int, number: int
+) -> list[Any]:
+    """A message's pieces, with the checksum that ends it."""
     known = struct.pack("<4sII", _MARK, schema_crc, number & 0xFFFFFFFF)
-    crc = crc32(known, crc32(body, crc32(header)))
+    crc = crc32(known, crc32(body, header_crc))
     return [header, body, known + struct.pack("<I", crc)]
 
 

@@ -17,7 +17,8 @@ from zlib import crc32
 
 import pyarrow as pa
 
-from backlight.store.messages import END, batch_message, schema_message
+from backlight.store.messages import END, batch_message, schema_message, sealed_message
+from backlight.store.row_packer import PackedRow
 
 SEGMENT_BYTES: Final = 64 << 20
 """A segment that is larger is full."""
@@ -45,13 +46,17 @@ class StreamSeries:
         self._size_bytes = 0
         self._batches = 0
 
-    def append(self, batch: pa.RecordBatch) -> int:
+    def append(self, batch: pa.RecordBatch | PackedRow) -> int:
         """Append a batch, and say how many bytes that took."""
         if self._size_bytes >= SEGMENT_BYTES:
             self._end_segment(is_last=False)
         if self._descriptor is None:
             self._begin_segment()
-        pieces = batch_message(batch, schema_crc=self._schema_crc, number=self._batches)
+        place = {"schema_crc": self._schema_crc, "number": self._batches}
+        if isinstance(batch, PackedRow):
+            pieces = sealed_message(*batch, **place)
+        else:
+            pieces = batch_message(batch, **place)
         written_bytes = self._write(pieces)
         self._batches += 1
         return written_bytes
