@@ -182,13 +182,14 @@ class Recorder:
         self._kind, self._batch_size = kind, None
         self._must_decide = decide
         self._stepped.clear()
+        was_captured = self._is_captured
         self._reason = self._ledger.wants(self._step + 1, kind)
         self._is_captured = self._reason is not None or self.has_blackbox or decide
         if not self._is_compiled and self._names.is_compiled():
             self.on_compiled()
         if self._is_captured:
             self._modules.attach()
-        else:
+        elif was_captured:
             self._modules.detach()
             self._observer.owned.release()
         if self._is_captured or self._is_compiled:

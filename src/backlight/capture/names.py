@@ -136,8 +136,11 @@ class ModelNames:
 
     def is_compiled(self) -> bool:
         """Whether one of the models compiles itself when it is called."""
-        models = (reference() for reference in self._models.values())
-        return any(is_compiled(model) for model in models if model is not None)
+        for reference in self._models.values():
+            model = reference()
+            if model is not None and is_compiled(model):
+                return True
+        return False
 
     def that_have_modes(self) -> list[tuple[str, weakref.ref[nn.Module]]]:
         """The modules whose class computes otherwise in evaluation: dropout and batch norm."""
