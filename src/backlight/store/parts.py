@@ -16,6 +16,7 @@ from zlib import crc32
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from backlight.schema import TABLES
 from backlight.store.layout import Source
@@ -137,6 +138,21 @@ def _conform(table: pa.Table, schema: pa.Schema) -> pa.Table:
     return pa.Table.from_batches(batches, schema)
 
 
+def _sorted_between(rows: pa.Table, column: str, first: int, last: int) -> pa.Table:
+    """The rows between two keys of a table that is sorted by them: not even a copy."""
+    start = stop = 0
+    for piece in rows[column].chunks:
+        keys = piece.to_numpy()
+        start += int(np.searchsorted(keys, first, "left"))
+        stop += int(np.searchsorted(keys, last, "right"))
+    return rows.slice(start, max(0, stop - start))
+
+
+def _between(rows: pa.Table, column: str, first: int, last: int) -> pa.Table:
+    keys = rows[column]
+    return rows.filter(pc.and_(pc.greater_equal(keys, first), pc.less_equal(keys, last)))
+
+
 def chunk_range(column: Any) -> tuple[int, int]:
     """Where a column's bytes of a row group start, and how many they are."""
     start = column.data_page_offset
@@ -206,15 +222,18 @@ class Part:
         return file.read(groups, self._schema(columns), self._reporter(ROWS))
 
     def rows_at(self, first: int, last: int, columns: list[str]) -> pa.Table:
-        """The row groups that hold steps from first to last."""
+        """The rows of the steps from first to last, and no others."""
         name = BY_STEP if BY_STEP in self._files else ROWS
         file = self._file(name)
         if file is None and name == BY_STEP:
             name, file = ROWS, self._file(ROWS)  # slower, and as right
         if file is None:
             return self._schema(columns).empty_table()
+        needed = self._schema(columns if "step" in columns else [*columns, "step"])
         groups = file.groups_between(first, last) if name == BY_STEP else range(len(file.rows))
-        return file.read(groups, self._schema(columns), self._reporter(name))
+        rows = file.read(groups, needed, self._reporter(name))
+        within = _sorted_between if name == BY_STEP else _between
+        return within(rows, "step", first, last).select(columns)
 
     def _schema(self, columns: list[str]) -> pa.Schema:
         schema = TABLES[self._folder.name]

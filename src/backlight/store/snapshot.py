@@ -64,8 +64,7 @@ class Snapshot:
             own = self.sites.own(part.source.rank, wanted)
             rows = part.rows_of(own, names) if own else None
             if rows is not None:
-                rows = rows.filter(pc.field("site").isin(own))
-                found.append(self._numbered(part, rows))
+                found.append(self._numbered(part, _of_keys(rows, own)))
         return pa.concat_tables(found)
 
     def at_steps(
@@ -75,12 +74,12 @@ class Snapshot:
         names = _with(columns, "step")
         if "site" in TABLES[table].names:
             names = _with(names, "site")
-        within = _between(first, last)
-        found = [self._held(table, names, within)]
+        found = [self._held(table, names, _between(first, last))]
         for part in self.parts[table]:
             if not _meets(part.steps, first, last):
                 continue
-            found.append(self._numbered(part, part.rows_at(first, last, names).filter(within)))
+            rows = part.rows_at(first, last, names)
+            found.append(self._numbered(part, rows))
         return pa.concat_tables(found)
 
     def all_rows(self, table: str, columns: Iterable[str]) -> pa.Table:
@@ -107,7 +106,7 @@ class Snapshot:
         """
         wanted = ("site", "block", statistic, "nans", "infs")
         schema = pa.schema([TILES.field(name) for name in wanted])
-        rows = [self._held("stats", columns, _within(steps))]
+        rows = [self._held("stats", columns, _within(steps) & (pc.field("quantity") == quantity))]
         blocks = [schema.empty_table()]
         ends = (
             int(steps[0]) // level if len(steps) else 0,
@@ -123,10 +122,9 @@ class Snapshot:
                 blocks.append(whole)
             needed = steps if found is None else cut_steps
             needed = needed[np.isin(needed, part.steps)]
-            rows += [
-                self._numbered(part, part.rows_at(a, b, columns).filter(_between(a, b)))
-                for a, b in _stretches(needed)
-            ]
+            for first, last in _stretches(needed):
+                stretch = part.rows_at(first, last, columns)
+                rows.append(self._numbered(part, _of_quantity(stretch, quantity)))
         names = ["site", "block", "value", "nans", "infs"]
         return pa.concat_tables(rows), pa.concat_tables(blocks).rename_columns(names)
 
@@ -139,6 +137,23 @@ class Snapshot:
             return numbered
         ranks = pa.repeat(pa.scalar(part.source.rank, pa.int32()), rows.num_rows)
         return rows.append_column(RANK, ranks)
+
+
+def _of_keys(rows: pa.Table, sites: list[int]) -> pa.Table:
+    """The rows of some sites; where that is one, they stand together."""
+    if len(sites) == 1:
+        keys = rows["site"].to_numpy()
+        start, stop = (
+            np.searchsorted(keys, sites[0], "left"),
+            np.searchsorted(keys, sites[0], "right"),
+        )
+        return rows.slice(start, stop - start)
+    return rows.filter(pc.is_in(rows["site"], pa.array(sites, pa.int32())))
+
+
+def _of_quantity(rows: pa.Table, quantity: str) -> pa.Table:
+    is_asked = pc.equal(rows["quantity"], quantity)
+    return rows if pc.all(is_asked).as_py() else rows.filter(is_asked)
 
 
 def _with(columns: Iterable[str], name: str) -> list[str]:
@@ -160,15 +175,16 @@ def _between(first: int, last: int) -> Any:
 def _stretches(steps: npt.NDArray[np.int64]) -> list[tuple[int, int]]:
     """The ends of one or two stretches of steps that hold all of them: what is cut is at the ends.
 
-    >>> _stretches(np.array([1, 2, 3, 1000, 1001])), _stretches(np.array([], np.int64))
-    ([(1, 3), (1000, 1001)], [])
+    >>> _stretches(np.array([1, 2, 3, 1000, 1001])), _stretches(np.array([5, 10, 15]))
+    ([(1, 3), (1000, 1001)], [(5, 15)])
     """
     if len(steps) == 0:
         return []
-    if len(steps) == 1:
-        return [(int(steps[0]), int(steps[0]))]
-    widest = int(np.argmax(np.diff(steps)))
     first, last = int(steps[0]), int(steps[-1])
+    distances = np.diff(steps)
+    if len(steps) == 1 or distances.max() <= 2 * distances.min():
+        return [(first, last)]
+    widest = int(np.argmax(distances))
     return [(first, int(steps[widest])), (int(steps[widest + 1]), last)]
 
 
