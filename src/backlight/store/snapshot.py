@@ -6,7 +6,7 @@ compacted stay on disk until a question needs some of them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Final
@@ -64,7 +64,7 @@ class Snapshot:
             own = self.sites.own(part.source.rank, wanted)
             rows = part.rows_of(own, names) if own else None
             if rows is not None:
-                found.append(self._numbered(part, _of_keys(rows, own)))
+                found.append(self._numbered(part, _of_keys(rows, own, is_sorted=True)))
         return pa.concat_tables(found)
 
     def at_steps(
@@ -98,6 +98,7 @@ class Snapshot:
         steps: npt.NDArray[np.int64],
         cut_steps: npt.NDArray[np.int64],
         level: int,
+        sites: Collection[int] | None = None,
     ) -> tuple[pa.Table, pa.Table]:
         """Rows of single steps, and blocks of steps with the statistic as `value`.
 
@@ -106,15 +107,21 @@ class Snapshot:
         """
         wanted = ("site", "block", statistic, "nans", "infs")
         schema = pa.schema([TILES.field(name) for name in wanted])
-        rows = [self._held("stats", columns, _within(steps) & (pc.field("quantity") == quantity))]
+        is_asked = _within(steps) & (pc.field("quantity") == quantity)
+        if sites is not None:
+            is_asked &= pc.field("site").isin(pa.array(sorted(sites), pa.int32()))
+        rows = [self._held("stats", columns, is_asked)]
         blocks = [schema.empty_table()]
         ends = (
             int(steps[0]) // level if len(steps) else 0,
             int(steps[-1]) // level if len(steps) else 0,
         )
         for part in self.parts["stats"]:
+            # A screen has a few hundred rows: the others are left out before anything is done.
+            own = None if sites is None else self.sites.own(part.source.rank, set(sites))
             found = part.tiles(quantity, level, *ends, schema) if level > 1 else None
             if found is not None:
+                found = found if own is None else _of_keys(found, own)
                 numbered, _ = self.sites.renumber(part.source.rank, found)
                 whole = numbered.select(list(wanted))
                 if len(cut_steps):
@@ -124,6 +131,7 @@ class Snapshot:
             needed = needed[np.isin(needed, part.steps)]
             for first, last in _stretches(needed):
                 stretch = part.rows_at(first, last, columns)
+                stretch = stretch if own is None else _of_keys(stretch, own)
                 rows.append(self._numbered(part, _of_quantity(stretch, quantity)))
         names = ["site", "block", "value", "nans", "infs"]
         return pa.concat_tables(rows), pa.concat_tables(blocks).rename_columns(names)
@@ -139,21 +147,18 @@ class Snapshot:
         return rows.append_column(RANK, ranks)
 
 
-def _of_keys(rows: pa.Table, sites: list[int]) -> pa.Table:
+def _of_keys(rows: pa.Table, sites: list[int], *, is_sorted: bool = False) -> pa.Table:
     """The rows of some sites; where that is one, they stand together."""
-    if len(sites) == 1:
+    if len(sites) == 1 and is_sorted:
         keys = rows["site"].to_numpy()
-        start, stop = (
-            np.searchsorted(keys, sites[0], "left"),
-            np.searchsorted(keys, sites[0], "right"),
-        )
-        return rows.slice(start, stop - start)
+        start = np.searchsorted(keys, sites[0], "left")
+        return rows.slice(start, np.searchsorted(keys, sites[0], "right") - start)
     return rows.filter(pc.is_in(rows["site"], pa.array(sites, pa.int32())))
 
 
 def _of_quantity(rows: pa.Table, quantity: str) -> pa.Table:
     is_asked = pc.equal(rows["quantity"], quantity)
-    return rows if pc.all(is_asked).as_py() else rows.filter(is_asked)
+    return rows.filter(is_asked) if pc.any(pc.invert(is_asked)).as_py() else rows
 
 
 def _with(columns: Iterable[str], name: str) -> list[str]:
