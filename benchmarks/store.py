@@ -136,7 +136,7 @@ def show(results: list[Result]) -> bool:
     from rich.console import Console
     from rich.table import Table
 
-    title = "milliseconds: 95th percentile, (first call), and of the processor"
+    title = "milliseconds: 95th percentile, (first call), and both of the processor"
     table = Table(title=title, caption=f"budget: {BUDGET_MS:.0f} ms and {BUDGET_MB:,.0f} MB")
     for heading in ("tool", "observations", *QUESTIONS, "peak MB", "bytes each"):
         table.add_column(heading, justify="left" if heading == "tool" else "right")
@@ -152,9 +152,12 @@ def show(results: list[Result]) -> bool:
 
 
 def summary(times: list[tuple[float, float]]) -> str:
-    """The 95th percentile and the first call by the clock, and the percentile of the processor."""
-    wall, cpu = np.percentile(np.array(times), 95, axis=0)
-    return f"{wall:,.0f} ({times[0][0]:,.0f}) {cpu:,.0f}"
+    """The 95th percentile and the first call: by the clock, and of the processor."""
+    percentiles = np.percentile(np.array(times), 95, axis=0)
+    cells = [
+        f"{each:,.0f} ({first:,.0f})" for each, first in zip(percentiles, times[0], strict=True)
+    ]
+    return "\n".join(cells)
 
 
 def is_within_budget(found: dict[str, Any]) -> bool:

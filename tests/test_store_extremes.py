@@ -10,6 +10,7 @@ import time
 import unicodedata
 from collections.abc import Iterator
 from dataclasses import asdict
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -78,11 +79,11 @@ def test_steps_that_somebody_names_are_not_pruned(root: Path) -> None:
 def test_a_run_that_fails_keeps_no_other_from_being_looked_after(root: Path) -> None:
     good = write_sample_run(root, name="good", steps=5, sites=3)
     bad = write_sample_run(root, name="bad", steps=5, sites=3)
-    (bad / "run.json").write_text("{")
+    (bad / "run.json").write_text('{"format": [9, 0]}')
     for name, more in (("compact", []), ("repair", []), ("prune", ["--every", "2", "--yes"])):
         done = command(name, str(root), *more)
         assert done.returncode == 1
-        assert done.stderr.count("\n") == 1 and "not valid JSON" in done.stderr
+        assert done.stderr.count("\n") == 1 and "newer than" in done.stderr
         assert "demo/good" in done.stdout
     assert list(good.glob("*/*.arrows")) == []
 
@@ -267,3 +268,23 @@ def test_a_thinned_history_keeps_gaps_and_every_extreme(root: Path) -> None:
     thin = history_of(root, rows, 200)
     assert thin.num_rows < 700
     assert {0, 313, 777, 999, 5000, 5501, 5999, 6100, 6999} <= set(thin["step"].to_pylist())
+
+
+def test_a_thinned_series_keeps_every_gap_that_can_be_seen(root: Path) -> None:
+    """However close they are to one another: here five of them are within one bucket."""
+    steps = [*range(3000)]
+    for number in range(1, 6):
+        steps += [3000 + 100_000 * number + i for i in range(3)]
+    steps += [steps[-1] + 1 + i for i in range(3000)]
+    ends = {s for a, b in pairwise(steps) if b - a > 1 for s in (a, b)}
+    assert len(ends) == 10
+    thin = history_of(root, [{"step": step, "mean": step % 7.0} for step in steps], 200)
+    assert thin.num_rows < 700
+    assert ends <= set(thin["step"].to_pylist())
+    run = SampleRun(root, "p", "scalars", sites=0, seed=0)
+    logged = [{"step": s, "name": "x", "value": s % 7.0, "logged_at": 0.0} for s in steps]
+    run.writer.append_rows("scalars", logged)
+    run.end("finished")
+    scalars = read(run.path).scalars(points=200)
+    assert scalars.num_rows < 700
+    assert ends <= set(scalars["step"].to_pylist())

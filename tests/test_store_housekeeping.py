@@ -9,7 +9,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from sample_runs import SampleRun, write_sample_run
+from torch import nn
 
 import backlight
 from backlight.errors import BacklightError
@@ -96,6 +98,28 @@ def test_prune_keeps_ends_and_what_happened(root: Path) -> None:
     assert after.problems == []
     assert prune(plan(run.path, 10**6)) > 0
     assert set(backlight.open(run.path).stats()["step"]) == {0, 13, 27, 49}
+
+
+def test_prune_keeps_what_findings_are_about(root: Path) -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 32), nn.ReLU(), nn.Linear(32, 32), nn.ReLU())
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.02)
+    with backlight.watch(model, optimizer, root=root, project="p", name="r", every=1) as run:
+        for step in range(200):
+            if step == 63:
+                torch.nn.init.constant_(model[2].bias, -100.0)  # from here on all units are dead
+            optimizer.zero_grad()
+            (model(torch.randn(64, 4)) - 1).square().mean().backward()
+            optimizer.step()
+    before = backlight.diagnose(run.path)[0]
+    assert (before.fault, before.step) == ("dead_units", 63)
+    done = command("prune", str(run.path), "--every", "150", "--yes")
+    assert done.returncode == 0, done.stderr
+    left = set(backlight.open(run.path).stats()["step"].tolist())
+    assert {before.step, *(s for each in before.evidence for s in each.steps)} <= left
+    assert len(left) < 150
+    after = backlight.diagnose(run.path)[0]
+    assert (after.fault, after.where, after.step) == (before.fault, before.where, before.step)
 
 
 def test_prune_asks_first(root: Path) -> None:

@@ -205,3 +205,37 @@ def test_reading_needs_no_framework_and_no_server() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert json.loads(done.stdout.replace("'", '"')) == [], done.stderr
+
+
+def test_a_project_has_all_that_a_run_has(root: Path) -> None:
+    for name in ("one", "two"):
+        run = SampleRun(root, "p", name, sites=4, seed=0)
+        run.append_step(0)
+        if name == "two":
+            run.writer.write_graph("abc1", {"nodes": [], "edges": {}})
+            times = {"started_at": 0.0, "duration_secs": 0.1, "recording_secs": 0.0}
+            what = {"kind": "train", "recorded": False, "reason": "", "iterations": 1}
+            row = {"step": 1, **what, **times, "graph": "abc1", "batch_size": None}
+            run.writer.append_rows("steps", [row])
+        run.end("finished")
+    project = backlight.open(root / "p")
+    questions = ("sites", "steps", "stats", "sketches", "values", "samples", "calls", "scalars")
+    for question in (*questions, "notes", "graph", "events", "refresh"):
+        assert callable(getattr(project, question))
+    sketches = project.sketches(quantity="value")
+    assert len(sketches) == 2 * len(project["one"].sketches(quantity="value"))
+    by_run = sketches.by("run")
+    assert by_run.keys() == {"p/one", "p/two"}
+    assert sketches.merged().count == sum(each.count for each in by_run.values())
+    assert project.values() == {"p/one": [], "p/two": []}
+    assert project.graph() == {"p/two": {"nodes": [], "edges": {}}}
+    assert len(project.samples()) == len(project.calls()) == 0
+    assert not project.refresh()
+
+
+def test_a_run_that_cannot_be_opened_keeps_no_other_from_it(root: Path) -> None:
+    good, bad = (write_sample_run(root, project="p", name=n, steps=3, sites=3) for n in "gb")
+    (bad / "run.json").write_text("{")
+    project = backlight.open(root / "p")
+    assert [run.path for run in project] == [good.resolve()]
+    assert len(project.problems) == 1 and str(bad) in project.problems[0]

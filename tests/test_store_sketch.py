@@ -111,3 +111,18 @@ def test_what_fits_overflows_nowhere() -> None:
 def test_an_unknown_format_is_one_sentence(name: str) -> None:
     with pytest.raises(BacklightError, match=r"There is no number format .*bfloat16"):
         Sketch.of_values([1.0]).shares(name)
+
+
+def test_a_sketch_that_was_given_up_tells_nothing_rather_than_nought() -> None:
+    """A slow disk costs sketches: the share that underflows is then unknown, and not 0."""
+    none = np.empty(0, np.int64)
+    missing = Sketch(none, none, count=100, zeros=10, min=-1.0, max=1.0)
+    assert missing.is_missing
+    assert missing.quantiles([0.1, 0.9]) == [None, None]
+    assert np.isnan(missing.shares("float8_e4m3fn").underflow)
+    known = Sketch.of_values([1e-9, 1.0, 0.0, np.nan])
+    both = Sketch.merged([missing, known, missing])
+    assert both.shares("float8_e4m3fn") == known.shares("float8_e4m3fn")
+    assert (both.count, both.zeros, both.nans) == (4, 1, 1)
+    for empty in (Sketch.of_values([]), Sketch.of_values([0.0, np.inf, np.nan])):
+        assert not empty.is_missing

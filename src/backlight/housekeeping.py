@@ -55,7 +55,7 @@ Examples:
         every: Annotated[int, typer.Option(min=2, help="Of so many recorded steps keep one.")],
         yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
     ) -> None:
-        """Forget recorded steps, but for those at which something happened. Asks first."""
+        """Forget recorded steps, but for those of findings and of what happened. Asks first."""
         _prune(path, every=every, is_sure=yes)
 
     @app.command(
@@ -166,7 +166,7 @@ def _prune(path: Path, *, every: int, is_sure: bool) -> None:
     freed = 0
 
     def say(run: RunFolder, tell: Callable[[str], None]) -> None:
-        plans[run] = plan(run.path, every, tell=tell)
+        plans[run] = plan(run.path, every, also=_told_steps(run, tell), tell=tell)
         typer.echo(f"{printable(run.id)}: {plans[run]}")
 
     def go(run: RunFolder, tell: Callable[[str], None]) -> None:
@@ -181,6 +181,17 @@ def _prune(path: Path, *, every: int, is_sure: bool) -> None:
     typer.echo(f"{size(max(0, freed))} were freed.")
     if not is_done:
         raise typer.Exit(1)
+
+
+def _told_steps(run: RunFolder, tell: Callable[[str], None]) -> set[int]:
+    """The steps that findings are about: whoever opens the run later must see why."""
+    from backlight.diagnosis.cause import SURE
+    from backlight.diagnosis.engine import diagnose
+
+    tell("diagnosing it, to keep what findings are about")
+    findings = diagnose(run.path)
+    evidence = [each for finding in findings if finding.score >= SURE for each in finding.evidence]
+    return {finding.step for finding in findings} | {s for each in evidence for s in each.steps}
 
 
 def _repair(path: Path) -> None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import re
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -21,11 +21,12 @@ from backlight.diagnosis.calls import (
 from backlight.diagnosis.losses import LossCurve
 from backlight.diagnosis.network import Module, Network, make_network
 from backlight.diagnosis.series import Real, SeriesTable, Whole, chosen_steps, load_series
+from backlight.errors import BacklightError
 from backlight.schema import QUANTITIES, TABLES, Evidence, RunInfo, Site
+from backlight.store.graphs import read_graph
 from backlight.store.reader import RunReader
 from backlight.store.snapshot import Snapshot
 
-_LARGEST_GRAPH_BYTES: Final = 1 << 26
 _MODE: Final = re.compile(r"^in evaluation mode: (.*)$")
 _MOST_CALLS: Final = 20_000
 
@@ -288,13 +289,8 @@ def _calls(snapshot: Snapshot) -> list[FunctionalCall]:
 def _graph(reader: RunReader) -> dict[str, Any]:
     named = [each for each in reader.snapshot.held["steps"]["graph"].to_pylist() if each]
     for name in dict.fromkeys(reversed(named)):
-        file = reader.path / "graphs" / f"{name}.json"
-        try:
-            if name.isalnum() and file.stat().st_size <= _LARGEST_GRAPH_BYTES:
-                graph = json.loads(file.read_bytes())
-                return graph if isinstance(graph, dict) else {}
-        except (OSError, ValueError, RecursionError):
-            continue
+        with suppress(BacklightError):
+            return read_graph(reader.path, name)
     return {}
 
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import math
-import re
 from collections import OrderedDict
 from collections.abc import Collection
 from pathlib import Path
@@ -19,10 +17,10 @@ import pyarrow.compute as pc
 from backlight.errors import BacklightError
 from backlight.schema import QUANTITIES
 from backlight.serve.library import NotFoundError
+from backlight.store.graphs import read_graph
 from backlight.store.reader import RunReader
 
 _OPEN_RUNS: Final = 6
-_SIGNATURE: Final = re.compile(r"[0-9a-f]{1,64}")
 _SHARES: Final = {
     "zero_share": ("zeros", "count"),
     "nan_share": ("nans", "count"),
@@ -146,15 +144,13 @@ def _codes(column: pa.ChunkedArray) -> npt.NDArray[np.int64]:
 
 
 def _read(path: Path, signature: str) -> dict[str, Any]:
-    if not _SIGNATURE.fullmatch(signature):
-        raise BacklightError(f"The run names a graph {signature[:40]!r}, which cannot be one.")
-    file = path / "graphs" / f"{signature}.json"
+    graph = read_graph(path, signature)
     try:
-        graph = json.loads(file.read_text(encoding="utf-8"))
         nodes = [[int(site), str(role)] for site, role in graph["nodes"]]
         return {"nodes": nodes, "edges": dict(graph["edges"]), "calls": list(graph["calls"])}
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError) as error:
         reason = str(error).split("\n")[0]
+        file = path / "graphs" / f"{signature}.json"
         raise BacklightError(f"The graph {str(file)!r} cannot be read ({reason}).") from None
 
 

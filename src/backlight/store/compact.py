@@ -19,6 +19,7 @@ import pyarrow as pa
 
 from backlight.errors import BacklightError
 from backlight.schema import TABLES, RunInfo
+from backlight.store.files import check_no_links, open_plain
 from backlight.store.layout import (
     BY_STEP_FOLDER,
     DRAFT,
@@ -82,7 +83,8 @@ def uncompacted_bytes(path: Path) -> int:
 @contextmanager
 def only_one(path: Path) -> Iterator[None]:
     """Keep a second compaction of the same run out; a lock ends with the process that holds it."""
-    with (path / _LOCK_FILE).open("w") as file:
+    check_no_links(path)
+    with os.fdopen(open_plain(path / _LOCK_FILE, os.O_WRONLY | os.O_CREAT), "w") as file:
         try:
             import fcntl
 

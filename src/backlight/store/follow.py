@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from backlight.schema import TABLES
-from backlight.store.layout import Source, list_sources
+from backlight.store.layout import Source, list_sources, lost_parts
 from backlight.store.messages import DamagedError
 from backlight.store.parts import Part
 from backlight.store.stream_follower import StreamFollower as StreamFollower
@@ -71,7 +71,13 @@ class TableFollower:
         """One sentence for each file that cannot be read to its end."""
         streams = [stream.problem for stream in self._streams.values() if stream.problem]
         parts = [p for part in self._parts.values() if part is not None for p in part.problems]
-        return [*streams, *self._part_problems.values(), *parts]
+        is_link = self.folder.is_symlink()
+        links = [f"{str(self.folder)!r} is a link: what it leads to is not shown."] * is_link
+        lost = [
+            f"{str(self.folder / source.name)!r} is missing: its rows are lost."
+            for source in lost_parts(self.folder)
+        ]
+        return [*links, *lost, *streams, *self._part_problems.values(), *parts]
 
     @property
     def torn(self) -> list[str]:

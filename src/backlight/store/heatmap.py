@@ -86,38 +86,32 @@ def columns_of(steps: Steps, wanted: int, rows_per_step: float) -> Columns:
     return Columns(steps, np.searchsorted(blocks, steps // level) // per_column, level)
 
 
-def cells_of(
-    columns: Columns, rows: pa.Table, tiles: pa.Table, *, quantity: str, statistic: str
-) -> pa.Table:
+def cells_of(columns: Columns, rows: pa.Table, tiles: pa.Table, *, statistic: str) -> pa.Table:
     """For each site and column the value of greatest magnitude, and the sums of `nans` and `infs`.
 
     They come from rows of single steps, and from blocks of steps that were aggregated before.
     """
-    rows = rows.filter(pc.field("quantity") == quantity)
-    blocks, numbers = np.unique(columns.steps // columns.level, return_index=True)
+    blocks, first = np.unique(columns.steps // columns.level, return_index=True)
     pieces = [
-        (rows, columns.numbers, columns.steps, rows["step"], shown(rows, statistic)),
-        (tiles, columns.numbers[numbers], blocks, tiles["block"], shown(tiles, "value")),
+        (rows, columns.steps, columns.numbers, rows["step"], shown(rows, statistic)),
+        (tiles, blocks, columns.numbers[first], tiles["block"], shown(tiles, "value")),
     ]
     found = [_placed(table, *rest) for table, *rest in pieces if table.num_rows]
-    if not found:
-        return CELLS.empty_table()
-    if len(found) == 1:  # most often, and a copy of this is felt
-        return _aggregated(*found[0])
-    return _aggregated(*(np.concatenate(each) for each in zip(*found, strict=True)))
+    cells = (
+        found[0] if len(found) == 1 else [np.concatenate(each) for each in zip(*found, strict=True)]
+    )
+    return _aggregated(cells) if cells and len(cells[0]) else CELLS.empty_table()
 
 
 def _placed(
-    table: pa.Table, numbers: Steps, known: Steps, key: pa.ChunkedArray, value: Numbers
+    table: pa.Table, known: Steps, numbers: Steps, key: pa.ChunkedArray, value: Numbers
 ) -> list[Numbers]:
     """The site, column, value, NaNs and infinities of the rows whose key is a known one."""
-    places, is_known = _places(known, key.to_numpy())
-    arrays = [
-        table["site"].to_numpy(),
-        numbers[places],
-        value,
-        *(_counts(table[name]) for name in ("nans", "infs")),
-    ]
+    # Piece by piece, in memory that is used again: fresh memory is what a first heatmap waits for.
+    column = np.concatenate([_numbers_of(known, numbers, each.to_numpy()) for each in key.chunks])
+    counts = [_counts(table[name]) for name in ("nans", "infs")]
+    arrays = [table["site"].to_numpy(), column, value, *counts]
+    is_known = column >= 0
     return arrays if is_known.all() else [each[is_known] for each in arrays]
 
 
@@ -128,66 +122,77 @@ def _counts(column: pa.ChunkedArray) -> Numbers:
     return np.asarray(column.to_numpy())
 
 
-def _picked(values: Numbers, places: Numbers) -> Numbers:
-    return values[: len(places)] if values.strides == (0,) else values[places]
+def _numbers_of(known: Steps, numbers: Steps, keys: Steps) -> npt.NDArray[np.int32]:
+    """The number of each key that is among the known ones, which ascend, and -1 of the others.
 
-
-def _places(known: Steps, keys: Steps) -> tuple[Steps, npt.NDArray[np.bool_]]:
-    """Where each key is among the known ones, which ascend, and whether it is there at all.
-
-    >>> places, is_known = _places(np.array([3, 5]), np.array([5, 4, 3, 9]))
-    >>> places[is_known].tolist(), is_known.tolist()
-    ([1, 0], [True, False, True, False])
+    >>> _numbers_of(np.array([3, 5]), np.array([7, 8]), np.array([5, 4, 3, 9])).tolist()
+    [8, -1, 7, -1]
     """
-    width = int(known[-1] - known[0]) + 1
-    if width > 4 * len(keys) + 1024:
+    first, last = int(known[0]), int(known[-1])
+    if last - first > 4 * len(keys) + 1024:
         places = np.minimum(np.searchsorted(known, keys), len(known) - 1)
-        return places, known[places] == keys
-    table = np.full(width + 2, -1)  # the ends are for keys that lie outside
-    table[known - known[0] + 1] = np.arange(len(known))
-    places = table[np.clip(keys - (known[0] - 1), 0, width + 1)]
-    return places, places >= 0
+        return np.where(known[places] == keys, numbers[places], -1).astype(np.int32)
+    table = np.full(last - first + 3, -1, np.int32)  # the ends are for keys that lie outside
+    table[known - first + 1] = numbers
+    # Clipped before anything is taken away from it: a key can be as small as a number can be.
+    places = np.clip(keys, first - 1, last + 1)
+    places -= first - 1
+    return table[places]
 
 
-def _aggregated(
-    site: Numbers, column: Numbers, value: Numbers, nans: Numbers, infs: Numbers
-) -> pa.Table:
-    if len(site) == 0:
-        return CELLS.empty_table()
-    key = column.astype(np.int64)
-    key += site * np.int64(int(column.max()) + 1)
+def _aggregated(cells: list[Numbers]) -> pa.Table:
+    """One cell for each site and column, in their order, from any number of them in any order."""
+    site, column = cells[:2]
+    key = site.astype(np.int64)
+    key *= int(column.max()) + 1
+    key += column
     if (key[1:] < key[:-1]).any():
-        order = _order(key)
-        key, site, column, value = key[order], site[order], column[order], value[order]
-        nans, infs = _picked(nans, order), _picked(infs, order)
+        if _are_once(key):
+            return _table([_put(each, key) for each in cells])
+        order = np.argsort(key, kind="stable")
+        key, cells = key[order], [_picked(each, order) for each in cells]
     is_new = key[1:] != key[:-1]
-    if not is_new.all():
-        starts = np.concatenate([[0], np.flatnonzero(is_new) + 1])
-        site, column, value = site[starts], column[starts], extreme(value, starts)
-        nans, infs = (
-            _picked(each, starts) if each.strides == (0,) else np.add.reduceat(each, starts)
-            for each in (nans, infs)
-        )
+    if is_new.all():
+        return _table(cells)
+    starts = np.concatenate([[0], np.flatnonzero(is_new) + 1])
+    site, column, value, *counts = cells
+    sums = [_picked(n, starts) if _is_zero(n) else np.add.reduceat(n, starts) for n in counts]
+    return _table([site[starts], column[starts], extreme(value, starts), *sums])
+
+
+def _table(cells: list[Numbers]) -> pa.Table:
     arrays = [
-        pa.array(site, pa.int32()),
-        pa.array(column.astype(np.int32), pa.int32()),
-        pa.array(value, pa.float64(), from_pandas=True),
-        pa.array(nans, pa.int64()),
-        pa.array(infs, pa.int64()),
+        pa.array(each, field.type, from_pandas=True)
+        for each, field in zip(cells, CELLS, strict=True)
     ]
     return pa.Table.from_arrays(arrays, schema=CELLS)
 
 
-def _order(key: Numbers) -> Numbers:
-    """The order that sorts keys; without comparing them where each is there once.
+def _is_zero(counts: Numbers) -> bool:
+    return counts.strides == (0,)
 
-    >>> _order(np.array([5, 2, 9])).tolist(), _order(np.array([5, 2, 5])).tolist()
-    ([1, 0, 2], [1, 0, 2])
+
+def _picked(values: Numbers, places: Numbers) -> Numbers:
+    return values[: len(places)] if _is_zero(values) else values[places]
+
+
+def _are_once(key: Numbers) -> bool:
+    """Whether all keys up to the greatest are there, and each of them once.
+
+    >>> _are_once(np.array([2, 0, 1])), _are_once(np.array([2, 0, 0]))
+    (True, False)
     """
-    if int(key.max()) <= 8 * len(key):
-        place = np.full(int(key.max()) + 1, -1)
-        place[key] = np.arange(len(key))
-        order: Numbers = place[place >= 0]
-        if len(order) == len(key):
-            return order
-    return np.argsort(key, kind="stable")
+    if int(key.max()) + 1 != len(key):
+        return False
+    is_there = np.zeros(len(key), bool)
+    is_there[key] = True
+    return bool(is_there.all())
+
+
+def _put(values: Numbers, places: Numbers) -> Numbers:
+    """Values in the order of their places: no sorting, and one copy."""
+    if _is_zero(values):
+        return values
+    ordered = np.empty_like(values)
+    ordered[places] = values
+    return ordered

@@ -119,6 +119,31 @@ def list_sources(folder: Path) -> Listing:
     return arrange(found)
 
 
+def lost_parts(folder: Path) -> list[Source]:
+    """The parts of a table that are told of, and whose rows are nowhere."""
+    # First what is told and then what is there: a part is told of before it takes its place.
+    told = _told(folder)
+    if not told:
+        return []
+    listing = list_sources(folder)
+    there = {*listing.current, *listing.superseded}
+    return [
+        source
+        for source in sorted(told - there)
+        if not any(_overlap(source, each) for each in listing.current)
+    ]
+
+
+def _told(folder: Path) -> set[Source]:
+    start = f"{folder.name}-"
+    try:
+        names = [file.name for file in (folder.parent / PARTS_FOLDER).iterdir()]
+    except OSError:
+        return set()
+    stems = [n[len(start) : -5] for n in names if n.startswith(start) and n.endswith(".json")]
+    return {source for stem in stems if (source := parse(f"{stem}.parquet")) is not None}
+
+
 def arrange(found: Iterable[Source]) -> Listing:
     """Tell the sources that count from those whose rows are in a larger part.
 
@@ -146,8 +171,10 @@ def _overlap(one: Source, other: Source) -> bool:
 
 def _scan(folder: Path) -> set[Source]:
     try:
+        # Not through links: a run shows nothing that is not in its folder.
+        if folder.is_symlink():
+            return set()
         with os.scandir(folder) as entries:
-            # Not through links: a run shows nothing that is not in its folder.
             names = [entry.name for entry in entries if entry.is_file(follow_symlinks=False)]
     except OSError:
         return set()

@@ -12,8 +12,14 @@ import numpy as np
 import numpy.typing as npt
 
 from backlight.schema import QUANTITIES
+from backlight.store.files import check_plain, read_plain
 from backlight.store.layout import BY_STEP_FOLDER, PARTS_FOLDER, TILES_FOLDER, Source
 from backlight.store.messages import DamagedError
+
+_LARGEST_MANIFEST_BYTES: Final = 1 << 28
+_LARGEST_GROUP_ROWS: Final = 1 << 22
+_MOST_ROWS_PER_BYTE: Final = 16
+_MOST: Final = 1 << 53
 
 ROWS: Final = "rows"
 BY_STEP: Final = "by_step"
@@ -49,6 +55,54 @@ def manifest_text(content: dict[str, Any]) -> str:
     """
     text = json.dumps(content, separators=(",", ":"))
     return f'{{"crc32":{crc32(text.encode())},"part":{text}}}\n'
+
+
+def read_manifest(path: Path) -> dict[str, Any]:
+    """What a manifest says, where that can be; raises DamagedError or OSError."""
+    check_plain(path)
+    try:
+        described = read_manifest_text(read_plain(path, _LARGEST_MANIFEST_BYTES).decode())
+    except (ValueError, RecursionError):
+        raise DamagedError("its manifest is not as it was written") from None
+    try:
+        _check(described)
+    except (LookupError, TypeError, AttributeError, ValueError, ArithmeticError):
+        raise DamagedError("its manifest says what cannot be") from None
+    return described
+
+
+def _check(described: dict[str, Any]) -> None:
+    """Whoever made it: nothing in it may cost more than the files that it is about."""
+    files, rows = described["files"], described["rows"]
+    for file in files.values():
+        _check_file(file)
+    for name in (ROWS, *(each for each in (BY_STEP,) if each in files)):
+        _must(sum(files[name]["rows"]) == rows)
+    last = -1
+    for first, count, distance in described["steps"]:
+        _must(_are_whole([first, count, distance]) and first > last and count > 0 < distance)
+        last = first + (count - 1) * distance
+    _must(last < _MOST and sum(count for _, count, _ in described["steps"]) <= rows)
+    _must(all(isinstance(each, str) for each in described["quantities"]))
+    _must(all(_are_whole(levels) for levels in described["levels"].values()))
+
+
+def _check_file(file: dict[str, Any]) -> None:
+    rows, groups = file["rows"], len(file["rows"])
+    _must(_are_whole([file["bytes"], file["footer"], *rows]) and file["footer"] <= file["bytes"])
+    _must(max(rows, default=0) <= _LARGEST_GROUP_ROWS)
+    _must(sum(rows) <= file["bytes"] * _MOST_ROWS_PER_BYTE)
+    _must(_are_whole(map(abs, [*file["low"], *file["high"]])))
+    _must(len(file["low"]) == len(file["high"]) == len(file["crcs"]) == groups)
+
+
+def _are_whole(numbers: Iterable[object]) -> bool:
+    return all(type(each) is int and 0 <= each < _MOST for each in numbers)
+
+
+def _must(is_so: bool) -> None:
+    if not is_so:
+        raise ValueError
 
 
 def read_manifest_text(text: str) -> dict[str, Any]:

@@ -107,13 +107,8 @@ def message_length(buffer: pa.Buffer, position: int) -> int:
 
 def _body_field(message: Any) -> int:
     """Where a message says its body's length: the fourth field of its flatbuffer's root table."""
-    start = PREFIX.size
-    root = start + struct.unpack_from("<I", message, start)[0]
-    vtable = root - struct.unpack_from("<i", message, root)[0]
-    if vtable < start or struct.unpack_from("<H", message, vtable)[0] < 12:
-        return 0
-    field = struct.unpack_from("<H", message, vtable + 10)[0]
-    return int(root + field) if field else 0
+    root = PREFIX.size + struct.unpack_from("<I", message, PREFIX.size)[0]
+    return _field(message, root, 3)
 
 
 def _body_bytes(message: pa.Buffer) -> int:
@@ -125,6 +120,38 @@ def _body_bytes(message: pa.Buffer) -> int:
     if not 0 <= body < 1 << 40:
         raise DamagedError("a message cannot be that long")
     return int(body)
+
+
+def is_compressed(message: pa.Buffer) -> bool:
+    """Whether a batch's buffers are compressed, as ours never are: few bytes could become many.
+
+    >>> batch = pa.record_batch({"step": [7] * 1000})
+    >>> options = pa.ipc.IpcWriteOptions(compression="zstd")
+    >>> sink = pa.BufferOutputStream()
+    >>> with pa.ipc.new_stream(sink, batch.schema, options=options) as stream:
+    ...     stream.write_batch(batch)
+    >>> start = batch.schema.serialize().size
+    >>> is_compressed(sink.getvalue().slice(start)), is_compressed(batch.serialize())
+    (True, False)
+    """
+    try:
+        root = PREFIX.size + struct.unpack_from("<I", message, PREFIX.size)[0]
+        header = _field(message, root, 2)
+        if not header:
+            return False
+        header += struct.unpack_from("<I", message, header)[0]
+        return bool(_field(message, header, 3))
+    except struct.error:
+        raise DamagedError("a message's header points outside of it") from None
+
+
+def _field(message: Any, table: int, number: int) -> int:
+    """Where a flatbuffer's table has its field of a number; 0 where it has none."""
+    vtable = table - struct.unpack_from("<i", message, table)[0]
+    if vtable < PREFIX.size or struct.unpack_from("<H", message, vtable)[0] < 6 + 2 * number:
+        return 0
+    field = struct.unpack_from("<H", message, vtable + 4 + 2 * number)[0]
+    return int(table + field) if field else 0
 
 
 def is_checked(schema: pa.Schema) -> bool:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Final
@@ -16,6 +16,7 @@ from backlight.errors import BacklightError
 from backlight.schema import QUANTITIES, TABLES, RunInfo
 from backlight.store.answer import Answer
 from backlight.store.choose import Choice, choose, words
+from backlight.store.graphs import read_graph
 from backlight.store.merge import SKETCH_COLUMNS, WITHOUT_SKETCHES
 from backlight.store.precision_table import DEFAULT_FORMATS, precision_table
 from backlight.store.reader import RunReader
@@ -25,7 +26,6 @@ from backlight.store.values import FOLDER, KeptValues, read_values
 
 _IN_TIME: Final = [("step", "ascending")]
 _STATS_ORDER: Final = [(name, "ascending") for name in ("step", "iteration", "order", "rank")]
-_LARGEST_GRAPH_BYTES: Final = 1 << 28
 
 
 class Sketches:
@@ -142,9 +142,12 @@ class OpenedRun:
 
     def sketches(self, name: str | None = None, **choice: Any) -> Sketches:
         """The histograms, in the order of `stats`."""
+        return Sketches(self._sketched(name, choice))
+
+    def _sketched(self, name: str | None, choice: dict[str, Any]) -> pa.Table:
         chosen = choose(name=name, **choice)
         rows = chosen.rows(self._reader.snapshot, "stats", TABLES["stats"].names)
-        return Sketches(rows.sort_by(_STATS_ORDER))
+        return rows.sort_by(_STATS_ORDER)
 
     def values(self, name: str | None = None, **choice: Any) -> list[tuple[str, int, KeptValues]]:
         """The raw values that were kept: the site's name, the step, and the values."""
@@ -209,14 +212,7 @@ class OpenedRun:
         with_graph = [each for each in steps["graph"].to_pylist() if each]
         if not with_graph:
             raise BacklightError(f"No step of {self.name!r} up to {step} has a graph.")
-        file = self.path / "graphs" / f"{with_graph[-1]}.json"
-        try:
-            if not with_graph[-1].isalnum() or file.stat().st_size > _LARGEST_GRAPH_BYTES:
-                raise ValueError("it is none of ours")
-            graph: dict[str, Any] = json.loads(file.read_bytes())
-        except (OSError, ValueError, RecursionError) as error:
-            raise BacklightError(f"The graph {str(file)!r} cannot be read ({error}).") from None
-        return graph
+        return read_graph(self.path, with_graph[-1])
 
     def precision(
         self, formats: Sequence[str] = DEFAULT_FORMATS, name: str | None = None, **choice: Any
@@ -250,12 +246,30 @@ class OpenedRun:
         return f"<run {self._folder.id}: {self.status}, {held}>"
 
 
+def _of_runs(tables: dict[str, pa.Table]) -> pa.Table:
+    """The rows of several runs as one table, whose first column says of which each is."""
+    named = []
+    for key, table in tables.items():
+        names = pa.repeat(pa.scalar(key), table.num_rows)
+        named.append(table.add_column(0, pa.field("run", pa.utf8()), names))
+    return pa.concat_tables(named)
+
+
+_NO_SKETCHES: Final = pa.Table.from_batches([], TABLES["stats"])
+
+
 class OpenedProject:
     """Several runs. A question to all of them has one more column, `run`, that says of which."""
 
     def __init__(self, path: Path, folders: list[RunFolder]) -> None:
         self.path = path
-        self.runs = {folder.id: OpenedRun(folder) for folder in folders}
+        self.runs: dict[str, OpenedRun] = {}
+        self._unopened: list[str] = []
+        for folder in folders:
+            try:
+                self.runs[folder.id] = OpenedRun(folder)
+            except BacklightError as error:  # it keeps no other from being read
+                self._unopened.append(str(error))
 
     def __getitem__(self, run: str) -> OpenedRun:
         """A run by `project/name`, or by its name where only one has it."""
@@ -283,6 +297,42 @@ class OpenedProject:
         """The statistics of all runs."""
         return self._ask("stats", {"name": name, **choice})
 
+    def sketches(self, name: str | None = None, **choice: Any) -> Sketches:
+        """The histograms of all runs: to be merged over all of them, or `by("run")`."""
+        found = {key: run._sketched(name, choice) for key, run in self.runs.items()}
+        return Sketches(_of_runs(found) if found else _NO_SKETCHES)
+
+    def values(
+        self, name: str | None = None, **choice: Any
+    ) -> dict[str, list[tuple[str, int, KeptValues]]]:
+        """The raw values that each run kept."""
+        return {key: run.values(name, **choice) for key, run in self.runs.items()}
+
+    def samples(self, name: str | None = None, **choice: Any) -> Answer:
+        """The statistics of single samples of all runs."""
+        return self._ask("samples", {"name": name, **choice})
+
+    def calls(self, **choice: Any) -> Answer:
+        """The functionals that all runs called."""
+        return self._ask("calls", choice)
+
+    def graph(self, step: int | None = None) -> dict[str, dict[str, Any]]:
+        """The dependency graph of a step, of each run that has one."""
+        found = {}
+        for key, run in self.runs.items():
+            with suppress(BacklightError):
+                found[key] = run.graph(step)
+        return found
+
+    @property
+    def problems(self) -> list[str]:
+        """One sentence for each run that could not be opened, and each file not all read."""
+        return [*self._unopened, *(problem for run in self for problem in run.problems)]
+
+    def refresh(self) -> bool:
+        """Read what was written since to any run, and say whether there was anything."""
+        return sum(run.refresh() for run in self) > 0
+
     def scalars(self, **choice: Any) -> Answer:
         """What all runs logged."""
         return self._ask("scalars", choice)
@@ -300,12 +350,9 @@ class OpenedProject:
         return _notebook().show(self.path, run and self[run].id, view, **options)
 
     def _ask(self, question: str, choice: dict[str, Any]) -> Answer:
-        tables = []
-        for key, run in self.runs.items():
-            table = getattr(run, question)(**choice).arrow()
-            names = pa.repeat(pa.scalar(key), table.num_rows)
-            tables.append(table.add_column(0, pa.field("run", pa.utf8()), names))
-        return Answer(pa.concat_tables(tables) if tables else pa.table({}))
+        answers = {key: getattr(run, question)(**choice) for key, run in self.runs.items()}
+        tables = {key: answer.arrow() for key, answer in answers.items()}
+        return Answer(_of_runs(tables) if tables else pa.table({}))
 
     def __repr__(self) -> str:
         return f"<{len(self)} runs in {str(self.path)!r}>"

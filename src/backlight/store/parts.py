@@ -16,8 +16,10 @@ from zlib import crc32
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from backlight.schema import TABLES
+from backlight.store.files import check_plain
 from backlight.store.layout import Source
 from backlight.store.manifest import (
     BY_STEP,
@@ -25,13 +27,11 @@ from backlight.store.manifest import (
     from_runs,
     manifest_path,
     part_path,
-    read_manifest_text,
+    read_manifest,
 )
 from backlight.store.messages import DamagedError
-from backlight.store.stream_follower import conform
+from backlight.store.stream_follower import conform, possible_rows
 
-_LARGEST_MANIFEST_BYTES: Final = 1 << 28
-_LARGEST_GROUP_ROWS: Final = 1 << 22
 _FOOTER_BYTES: Final = 8
 
 _DAMAGE: Final = (pa.ArrowException, OSError, ValueError, TypeError, LookupError, ArithmeticError)
@@ -72,8 +72,6 @@ class PartFile:
         found = [self._metadata.row_group(i).num_rows for i in range(self._metadata.num_row_groups)]
         if found != self.rows.tolist() or len(self._crcs) != len(found):
             raise DamagedError("its row groups are not those of its manifest")
-        if max(found, default=0) > _LARGEST_GROUP_ROWS:
-            raise DamagedError("a row group cannot be that large")
 
     def check(self, report: Callable[[str], None]) -> None:
         """Read all of it, and report what is not as it was written."""
@@ -103,10 +101,15 @@ class PartFile:
                 columns = [name for name in schema.names if name in self._leaf_of]
                 self._prefetch(groups, columns)
                 whole = [group for group in groups if self._is_whole(group, columns, report)]
-                return _conform(self._parquet.read_row_groups(whole, columns=columns), schema)
+                rows = _conform(self._parquet.read_row_groups(whole, columns=columns), schema)
             except (*_DAMAGE, DamagedError) as error:
                 report(_reason(error))
                 return schema.empty_table()
+            is_possible = possible_rows(rows)
+            if is_possible is not None:
+                report("it has numbers that cannot be")
+                rows = rows.filter(is_possible)
+            return rows
 
     def _prefetch(self, groups: Sequence[int], columns: list[str]) -> None:
         """Have the system read what is needed at once: a disk takes longer for one by one."""
@@ -135,6 +138,21 @@ def _conform(table: pa.Table, schema: pa.Schema) -> pa.Table:
         return table
     batches = [conform(batch, schema) for batch in table.to_batches()]
     return pa.Table.from_batches(batches, schema)
+
+
+def _sorted_between(rows: pa.Table, column: str, first: int, last: int) -> pa.Table:
+    """The rows between two keys of a table that is sorted by them: not even a copy."""
+    start = stop = 0
+    for piece in rows[column].chunks:
+        keys = piece.to_numpy()
+        start += int(np.searchsorted(keys, first, "left"))
+        stop += int(np.searchsorted(keys, last, "right"))
+    return rows.slice(start, max(0, stop - start))
+
+
+def _between(rows: pa.Table, column: str, first: int, last: int) -> pa.Table:
+    keys = rows[column]
+    return rows.filter(pc.and_(pc.greater_equal(keys, first), pc.less_equal(keys, last)))
 
 
 def chunk_range(column: Any) -> tuple[int, int]:
@@ -171,10 +189,7 @@ class Part:
         self._lock = Lock()
         self._open: dict[str, PartFile | None] = {}
         try:
-            path = manifest_path(table_folder, source)
-            if path.stat().st_size > _LARGEST_MANIFEST_BYTES:
-                raise DamagedError("its manifest is too large")
-            described = read_manifest_text(path.read_text(encoding="utf-8"))
+            described = read_manifest(manifest_path(table_folder, source))
             self._files: dict[str, dict[str, Any]] = described["files"]
             self.rows = int(described["rows"])
             self.steps = from_runs(described["steps"])
@@ -206,15 +221,18 @@ class Part:
         return file.read(groups, self._schema(columns), self._reporter(ROWS))
 
     def rows_at(self, first: int, last: int, columns: list[str]) -> pa.Table:
-        """The row groups that hold steps from first to last."""
+        """The rows of the steps from first to last, and no others."""
         name = BY_STEP if BY_STEP in self._files else ROWS
         file = self._file(name)
         if file is None and name == BY_STEP:
             name, file = ROWS, self._file(ROWS)  # slower, and as right
         if file is None:
             return self._schema(columns).empty_table()
+        needed = self._schema(columns if "step" in columns else [*columns, "step"])
         groups = file.groups_between(first, last) if name == BY_STEP else range(len(file.rows))
-        return file.read(groups, self._schema(columns), self._reporter(name))
+        rows = file.read(groups, needed, self._reporter(name))
+        within = _sorted_between if name == BY_STEP else _between
+        return within(rows, "step", first, last).select(columns)
 
     def _schema(self, columns: list[str]) -> pa.Schema:
         schema = TABLES[self._folder.name]
@@ -239,10 +257,9 @@ class Part:
         for name in sorted(self._files, key=lambda name: name == ROWS):
             path = part_path(self._folder, self.source, name)
             try:
-                if path.is_symlink():
-                    raise DamagedError("it is a link")
+                check_plain(path)
                 handles[name] = pa.OSFile(str(path), "rb")
-            except (OSError, DamagedError) as error:
+            except OSError as error:
                 self._reporter(name)(_reason(error))
         return handles
 

@@ -55,7 +55,7 @@ class SiteNumbers:
     def _adopt(self, rank: int, row: dict[str, Any]) -> bool:
         """Number a site in place; whether the run has not had it before."""
         own, name = row["site"], row["name"]
-        if own in self._numbers[rank]:
+        if own in self._numbers[rank] or own < 0:
             return False
         owner = self._owners.get(name)
         if owner is not None and owner[0] != rank:

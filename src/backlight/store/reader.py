@@ -243,11 +243,9 @@ class RunReader:
             asked.steps,
             asked.cut_steps(first, last),
             asked.level,
+            sites,
         )
-        if sites is not None:
-            is_shown = pc.field("site").isin(pa.array(sorted(sites), pa.int32()))
-            rows, tiles = rows.filter(is_shown), tiles.filter(is_shown)
-        table = cells_of(asked, rows, tiles, quantity=quantity, statistic=statistic)
+        table = cells_of(asked, rows, tiles, statistic=statistic)
         return table.replace_schema_metadata({"columns": json.dumps(asked.ranges)})
 
     def history(self, site: int, *, quantity: str = "value", points: int = 2000) -> pa.Table:

@@ -9,23 +9,30 @@ import json
 import math
 import os
 import platform
+import re
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from stat import S_ISREG
 from typing import Any, Final
 
 from backlight.errors import BacklightError
 from backlight.schema import FORMAT_VERSION, RUN_FILE, TABLES, RunInfo
+from backlight.store.files import read_plain
 from backlight.store.seal import is_as_written
 
+_MEMBER: Final = re.compile(r'^ "(\w+)": ', re.MULTILINE)
 STATUSES: Final = ("live", "finished", "failed", "stopped")
 _ENDINGS: Final = ("finished", "failed")
 _LARGEST_RUN_FILE_BYTES: Final = 64 << 20
 _SILENT_SECS: Final = 60.0
 # The boot time that start times are relative to is itself corrected when the clock is.
 _CLOCK_SLACK_SECS: Final = 2.0
+
+
+class BrokenError(BacklightError):
+    """A `run.json` that does not say what a run's says, and can be made anew."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,30 +120,71 @@ def read_info(folder: Path) -> RunInfo:
     """What `run.json` says, or one sentence on why it cannot be told."""
     path = folder / RUN_FILE
     try:
-        found = path.stat()
-        if not S_ISREG(found.st_mode):
-            raise BacklightError(f"{str(path)!r} is no file: the run cannot be shown.")
-        if found.st_size > _LARGEST_RUN_FILE_BYTES:
-            raise BacklightError(f"{str(path)!r} is too large to be a run's description.")
-        content = json.loads(path.read_bytes())
+        content = _loaded(read_plain(path, _LARGEST_RUN_FILE_BYTES).decode())
     except OSError as error:
         reason = error.strerror or str(error)
         raise BacklightError(
             f"{str(folder)!r} is not a run: {RUN_FILE} cannot be read ({reason})."
         ) from None
     except (ValueError, RecursionError):
-        raise BacklightError(
+        raise BrokenError(
             f"{str(path)!r} is not valid JSON: the run cannot be shown; "
-            "restore the file or move the folder away."
+            "`backlight repair` makes it anew from the run's tables."
         ) from None
     return _checked(path, content)
+
+
+def readable_info(folder: Path) -> RunInfo | None:
+    """What `run.json` says; None where it is one that `repair` can make anew."""
+    try:
+        return read_info(folder)
+    except BrokenError:
+        return None
+
+
+def salvaged_info(path: Path) -> dict[str, Any]:
+    r"""The entries of a damaged `run.json` that can still be read.
+
+    >>> import tempfile
+    >>> path = Path(tempfile.mkdtemp()) / "run.json"
+    >>> size = path.write_text('{\n "id": "a",\n "pid": {"7,\n "host": "h"\n}')
+    >>> salvaged_info(path)
+    {'id': 'a', 'host': 'h'}
+    """
+    text = read_plain(path, _LARGEST_RUN_FILE_BYTES).decode(errors="replace")
+    pieces = _MEMBER.split(text)  # what is before the first, then a name and its value by turns
+    found = {}
+    for name, value in zip(pieces[1::2], pieces[2::2], strict=True):
+        with suppress(ValueError, RecursionError):
+            content = _loaded(value.strip().removesuffix("\n}").removesuffix(","))
+            if name in _CHECKS and _CHECKS[name](content):
+                found[name] = content
+    return found
+
+
+def _loaded(text: str) -> object:
+    r"""What JSON says, in words and numbers that JSON can say again to anybody.
+
+    >>> _loaded('[NaN, 1e999, 2.5, "\\ud800"]')
+    ['NaN', '1e999', 2.5, '?']
+    """
+    content: object = json.loads(text, parse_constant=str, parse_float=_finite)
+    if "\\ud" in text.lower():  # halves of characters, which no address and no answer can hold
+        whole = json.dumps(content, ensure_ascii=False).encode(errors="replace")
+        content = json.loads(whole)
+    return content
+
+
+def _finite(text: str) -> float | str:
+    number = float(text)
+    return number if math.isfinite(number) else text
 
 
 def info_problem(folder: Path) -> str | None:
     """One sentence where `run.json` can be read and is not as it was written."""
     path = folder / RUN_FILE
     try:
-        if path.stat().st_size > _LARGEST_RUN_FILE_BYTES or _is_intact(path.read_text("utf-8")):
+        if _is_intact(read_plain(path, _LARGEST_RUN_FILE_BYTES).decode()):
             return None
     except (OSError, ValueError):
         return None
@@ -165,7 +213,7 @@ def _checked(path: Path, content: object) -> RunInfo:
 
 
 def _wrong(path: Path, what: str) -> BacklightError:
-    return BacklightError(f"{str(path)!r} does not describe a run: {what}.")
+    return BrokenError(f"{str(path)!r} does not describe a run: {what}.")
 
 
 def _checked_version(path: Path, version: object) -> tuple[int, int]:

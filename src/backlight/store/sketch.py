@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -67,8 +68,11 @@ class Sketch:
 
     @classmethod
     def merged(cls, sketches: Iterable[Sketch]) -> Sketch:
-        """One sketch of all elements: over steps, sites, ranks or runs."""
-        each = list(sketches)
+        """One sketch of all elements: over steps, sites, ranks or runs.
+
+        Those that are missing are left out, and so are not counted.
+        """
+        each = [sketch for sketch in sketches if not sketch.is_missing]
         if not each:
             return cls(np.empty(0, np.int64), np.empty(0, np.int64), 0)
         keys, position = np.unique(np.concatenate([s.keys for s in each]), return_inverse=True)
@@ -89,6 +93,16 @@ class Sketch:
         return Sketch.merged([self, other])
 
     @property
+    def is_missing(self) -> bool:
+        """Whether it was given up for a slow disk: then nothing can be told from it.
+
+        >>> none = np.empty(0, np.int64)
+        >>> Sketch(none, none, count=5, zeros=2).is_missing, Sketch(none, none, 2, 2).is_missing
+        (True, False)
+        """
+        return len(self.keys) == 0 and self.count > self.zeros + self.nans + self.infs
+
+    @property
     def finite(self) -> int:
         """How many elements are neither NaN nor infinite."""
         return self.count - self.nans - self.infs
@@ -100,7 +114,7 @@ class Sketch:
     def quantiles(self, shares: Iterable[float]) -> list[float | None]:
         """The values below which these shares of the finite elements lie."""
         wanted = list(shares)
-        if self.finite <= 0 or self.min is None or self.max is None:
+        if self.finite <= 0 or self.min is None or self.max is None or self.is_missing:
             return [None] * len(wanted)
         low, high = bin_edges(self.keys)
         place = int(np.searchsorted(self.keys, 0))
@@ -132,7 +146,7 @@ class Sketch:
     def shares(self, format_name: str, scale: int = 0) -> FormatShares:
         """What a number format, of `ml_dtypes` or NumPy, would not hold well.
 
-        With a `scale`, of the elements times 2 to that power.
+        With a `scale`, of the elements times 2 to that power. NaN where the sketch is missing.
 
         >>> sketch = Sketch.of_values([1e-9, 1e-3, 1.0, 600.0])
         >>> shares = sketch.shares("float8_e4m3fn")
@@ -142,6 +156,8 @@ class Sketch:
         0.0
         """
         limits = number_format(format_name).before_scaling(scale)
+        if self.is_missing:
+            return FormatShares(*[math.nan] * 4)
         least = -np.inf if self.min is None else self.min
         greatest = np.inf if self.max is None else self.max
         parts = parts_lost(self.keys, np.float64(least), np.float64(greatest), limits)

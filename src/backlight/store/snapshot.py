@@ -6,7 +6,7 @@ compacted stay on disk until a question needs some of them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Final
@@ -64,8 +64,7 @@ class Snapshot:
             own = self.sites.own(part.source.rank, wanted)
             rows = part.rows_of(own, names) if own else None
             if rows is not None:
-                rows = rows.filter(pc.field("site").isin(own))
-                found.append(self._numbered(part, rows))
+                found.append(self._numbered(part, _of_keys(rows, own, is_sorted=True)))
         return pa.concat_tables(found)
 
     def at_steps(
@@ -75,12 +74,12 @@ class Snapshot:
         names = _with(columns, "step")
         if "site" in TABLES[table].names:
             names = _with(names, "site")
-        within = _between(first, last)
-        found = [self._held(table, names, within)]
+        found = [self._held(table, names, _between(first, last))]
         for part in self.parts[table]:
             if not _meets(part.steps, first, last):
                 continue
-            found.append(self._numbered(part, part.rows_at(first, last, names).filter(within)))
+            rows = part.rows_at(first, last, names)
+            found.append(self._numbered(part, rows))
         return pa.concat_tables(found)
 
     def all_rows(self, table: str, columns: Iterable[str]) -> pa.Table:
@@ -99,6 +98,7 @@ class Snapshot:
         steps: npt.NDArray[np.int64],
         cut_steps: npt.NDArray[np.int64],
         level: int,
+        sites: Collection[int] | None = None,
     ) -> tuple[pa.Table, pa.Table]:
         """Rows of single steps, and blocks of steps with the statistic as `value`.
 
@@ -107,15 +107,21 @@ class Snapshot:
         """
         wanted = ("site", "block", statistic, "nans", "infs")
         schema = pa.schema([TILES.field(name) for name in wanted])
-        rows = [self._held("stats", columns, _within(steps))]
+        is_asked = _within(steps) & (pc.field("quantity") == quantity)
+        if sites is not None:
+            is_asked &= pc.field("site").isin(pa.array(sorted(sites), pa.int32()))
+        rows = [self._held("stats", columns, is_asked)]
         blocks = [schema.empty_table()]
         ends = (
             int(steps[0]) // level if len(steps) else 0,
             int(steps[-1]) // level if len(steps) else 0,
         )
         for part in self.parts["stats"]:
+            # A screen has a few hundred rows: the others are left out before anything is done.
+            own = None if sites is None else self.sites.own(part.source.rank, set(sites))
             found = part.tiles(quantity, level, *ends, schema) if level > 1 else None
             if found is not None:
+                found = found if own is None else _of_keys(found, own)
                 numbered, _ = self.sites.renumber(part.source.rank, found)
                 whole = numbered.select(list(wanted))
                 if len(cut_steps):
@@ -123,10 +129,10 @@ class Snapshot:
                 blocks.append(whole)
             needed = steps if found is None else cut_steps
             needed = needed[np.isin(needed, part.steps)]
-            rows += [
-                self._numbered(part, part.rows_at(a, b, columns).filter(_between(a, b)))
-                for a, b in _stretches(needed)
-            ]
+            for first, last in _stretches(needed):
+                stretch = part.rows_at(first, last, columns)
+                stretch = stretch if own is None else _of_keys(stretch, own)
+                rows.append(self._numbered(part, _of_quantity(stretch, quantity)))
         names = ["site", "block", "value", "nans", "infs"]
         return pa.concat_tables(rows), pa.concat_tables(blocks).rename_columns(names)
 
@@ -139,6 +145,20 @@ class Snapshot:
             return numbered
         ranks = pa.repeat(pa.scalar(part.source.rank, pa.int32()), rows.num_rows)
         return rows.append_column(RANK, ranks)
+
+
+def _of_keys(rows: pa.Table, sites: list[int], *, is_sorted: bool = False) -> pa.Table:
+    """The rows of some sites; where that is one, they stand together."""
+    if len(sites) == 1 and is_sorted:
+        keys = rows["site"].to_numpy()
+        start = np.searchsorted(keys, sites[0], "left")
+        return rows.slice(start, np.searchsorted(keys, sites[0], "right") - start)
+    return rows.filter(pc.is_in(rows["site"], pa.array(sites, pa.int32())))
+
+
+def _of_quantity(rows: pa.Table, quantity: str) -> pa.Table:
+    is_asked = pc.equal(rows["quantity"], quantity)
+    return rows.filter(is_asked) if pc.any(pc.invert(is_asked)).as_py() else rows
 
 
 def _with(columns: Iterable[str], name: str) -> list[str]:
@@ -160,15 +180,16 @@ def _between(first: int, last: int) -> Any:
 def _stretches(steps: npt.NDArray[np.int64]) -> list[tuple[int, int]]:
     """The ends of one or two stretches of steps that hold all of them: what is cut is at the ends.
 
-    >>> _stretches(np.array([1, 2, 3, 1000, 1001])), _stretches(np.array([], np.int64))
-    ([(1, 3), (1000, 1001)], [])
+    >>> _stretches(np.array([1, 2, 3, 1000, 1001])), _stretches(np.array([5, 10, 15]))
+    ([(1, 3), (1000, 1001)], [(5, 15)])
     """
     if len(steps) == 0:
         return []
-    if len(steps) == 1:
-        return [(int(steps[0]), int(steps[0]))]
-    widest = int(np.argmax(np.diff(steps)))
     first, last = int(steps[0]), int(steps[-1])
+    distances = np.diff(steps)
+    if len(steps) == 1 or distances.max() <= 2 * distances.min():
+        return [(first, last)]
+    widest = int(np.argmax(distances))
     return [(first, int(steps[widest])), (int(steps[widest + 1]), last)]
 
 

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 from zlib import crc32
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from backlight.store.messages import (
     PREFIX,
@@ -22,6 +23,7 @@ from backlight.store.messages import (
     find_checked,
     has_trailer,
     is_checked,
+    is_compressed,
     message_length,
     schema_message,
 )
@@ -157,8 +159,16 @@ class StreamFollower:
             position += self.offset - start
         if taken:
             # Once for the chunk: a live run has a batch for each step, of few rows each.
-            batches.append(conform(pa.concat_batches(taken), self.schema))
+            batches.append(self._possible(conform(pa.concat_batches(taken), self.schema)))
         return needed_bytes
+
+    def _possible(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """The rows that can be; numbers beyond all reason would make others wrong."""
+        is_possible = possible_rows(batch)
+        if is_possible is None:
+            return batch
+        self._note_damage(self.offset, "it has numbers that cannot be")
+        return batch.filter(is_possible)
 
     def _skip_to(self, chunk: pa.Buffer, position: int, reason: str) -> bool:
         """Go on behind damage, at the next message with a right checksum; whether there is one."""
@@ -200,9 +210,13 @@ class StreamFollower:
                 self._stream_schema, self._schema_crc = schema, crc32(buffer)
                 return None
             schema, is_new = self._checked_schema(buffer)
+            if is_compressed(buffer):
+                raise DamagedError("its rows are compressed, as no writer of ours does")
             batch = pa.ipc.read_record_batch(pa.ipc.read_message(buffer), schema)
             # Wrong list offsets would otherwise be followed into memory that is not ours.
             batch.validate(full=True)
+            if batch.num_rows > buffer.size:
+                raise DamagedError("it has fewer bytes than rows")
             return batch if is_new else None
         except (pa.ArrowException, OSError, EOFError, ValueError, TypeError) as error:
             raise DamagedError(str(error).strip().split("\n")[0]) from None
@@ -228,6 +242,34 @@ class StreamFollower:
             self._lost_batches += max(0, number - self._batches_seen)
         self._batches_seen = max(self._batches_seen, number + 1)
         return schema, is_new
+
+
+_COUNTS: Final = {"step": 1 << 53, "count": 1 << 48, "zeros": 1 << 48, "nans": 1 << 48} | {
+    "infs": 1 << 48
+}
+
+
+def possible_rows(rows: pa.RecordBatch | pa.Table) -> pa.Array | None:
+    """Which rows have numbers that can be; None where all have, which is told without a mask.
+
+    >>> possible_rows(pa.table({"step": [1, -1, 1 << 60]})).to_pylist()
+    [True, False, False]
+    """
+    mask: Any = None
+    for name, most in _COUNTS.items():
+        if name not in rows.schema.names:
+            continue
+        column = rows.column(name)
+        ends = pc.min_max(column).as_py()
+        if ends["min"] is not None and (ends["min"] < 0 or ends["max"] >= most):
+            fits = pc.and_(pc.greater_equal(column, 0), pc.less(column, most))
+            mask = fits if mask is None else pc.and_(mask, fits)
+    if {"sketch_keys", "sketch_counts"} <= set(rows.schema.names):
+        lengths = [pc.list_value_length(rows.column(n)) for n in ("sketch_keys", "sketch_counts")]
+        fits = pc.equal(*lengths)
+        if pc.all(fits).as_py() is False:
+            mask = fits if mask is None else pc.and_(mask, fits)
+    return mask
 
 
 def conform(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:

@@ -2,7 +2,8 @@
 
 The file is `values/<rank>-<step>.safetensors`. Each tensor in it has an entry of the same name in
 the file's metadata, which is JSON: where it was seen, what it was cut from, and what each of its
-rows and columns is. Neither writing nor reading needs torch.
+rows and columns is; one more, `crc32`, is the checksum of the file. Neither writing nor reading
+needs torch.
 
 Safetensors as NumPy knows it has no bfloat16, no float8 and no complex numbers: the first two are
 stored as the integers that have their bits, and complex numbers as pairs of real ones. `dtype` in
@@ -19,11 +20,13 @@ from functools import lru_cache
 from heapq import heapify, heappop, heappush
 from pathlib import Path
 from typing import Any, Final
+from zlib import crc32
 
 import numpy as np
 from safetensors import SafetensorError, safe_open
 
 from backlight.errors import BacklightError
+from backlight.store.files import check_plain, read_plain
 
 FOLDER: Final = "values"
 
@@ -47,6 +50,7 @@ _HEADER_BYTES = 640  # at most what an entry takes in the file's header, without
 _SAMPLE_HEADER_BYTES = 32  # a position and a data index, as text
 _COLUMN_HEADER_BYTES = 20  # the position of a chosen neuron, as text
 _MOST_EMPTY_COLUMNS = 1 << 20
+_LARGEST_FILE_BYTES = 1 << 33
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,7 +228,7 @@ _STORED_CODES: Final = {
 """What safetensors calls the dtypes in which arrays are stored."""
 
 
-def _serialized(values: StepValues) -> bytes:
+def _serialized(values: StepValues) -> bytearray:
     """The file's content. By hand, because the library takes longer than all the rest."""
     tensors: list[str] = []
     metadata: list[str] = []
@@ -242,10 +246,30 @@ def _serialized(values: StepValues) -> bytes:
         )
         metadata.append(f'"{name}":"{described}"')
         arrays.append(array)
-    parts = ['"__metadata__":{' + ",".join(metadata) + "}", *tensors]
-    header = ("{" + ",".join(parts) + "}").encode()
+    parts = [",".join([_CHECKSUM, *metadata]) + "}", *tensors]
+    header = (",".join(parts) + "}").encode()
     header += b" " * (-len(header) % 8)
-    return b"".join([len(header).to_bytes(8, "little"), header, *arrays])
+    content = bytearray().join([len(header).to_bytes(8, "little"), header, *arrays])
+    content[_CRC] = b"%010d" % crc32(content)
+    return content
+
+
+_CHECKSUM: Final = '{"__metadata__":{"crc32":"0000000000"'
+"""How the header begins; the CRC-32 of the file, in which this stands, takes its place."""
+
+_CRC: Final = slice(8 + len(_CHECKSUM) - 11, 8 + len(_CHECKSUM) - 1)
+
+
+def _check(content: bytes) -> None:
+    """That a file is as it was written; before there were checksums it had an entry less."""
+    if content[8 : _CRC.start] != _CHECKSUM[:-11].encode():
+        if b'"crc32"' in content[: _CRC.stop]:
+            raise ValueError("its header is not as it was written")
+        return
+    view = memoryview(content)
+    crc = crc32(view[_CRC.stop :], crc32(b"0000000000", crc32(view[: _CRC.start])))
+    if content[_CRC] != b"%010d" % crc:
+        raise ValueError("its checksum is wrong")
 
 
 def _by_item_size(values: StepValues) -> list[tuple[int, KeptValues]]:
@@ -325,8 +349,14 @@ def read_values(path: str | Path) -> list[KeptValues]:
     says so.
     """
     try:
+        check_plain(Path(path))
+        _check(read_plain(Path(path), _LARGEST_FILE_BYTES))
         with safe_open(str(path), framework="numpy") as file:
-            described = {name: json.loads(text) for name, text in (file.metadata() or {}).items()}
+            told = {**(file.metadata() or {})}
+            told.pop("crc32", None)
+            described = {name: json.loads(text) for name, text in told.items()}
+            if described.keys() != set(file.keys()):
+                raise ValueError("it describes what it does not hold")
             names = sorted(file.keys(), key=lambda name: int(name.partition(".")[0]))
             return [_entry(described[name], file.get_tensor(name)) for name in names]
     except OSError as error:

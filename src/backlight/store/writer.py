@@ -144,7 +144,7 @@ class RunWriter:
         folder = self.path / "graphs"
         folder.mkdir(exist_ok=True)
         draft = folder / f"{signature}.{os.getpid()}"
-        draft.write_text(json.dumps(graph) + "\n", encoding="utf-8")
+        draft.write_text(sealed(json.dumps(graph)), encoding="utf-8")
         draft.replace(folder / f"{signature}.json")
 
     def write_values(self, step: int, values: StepValues) -> None:

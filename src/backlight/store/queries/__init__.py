@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from backlight.errors import BacklightError
+
 if TYPE_CHECKING:
     import duckdb
 
@@ -32,6 +34,8 @@ def query(
     >>> query("notes", {"notes": rows})["text"].to_pylist()
     ['a', 'b']
     """
+    import duckdb
+
     text = _text(name).replace("{value}", value)
     with _lock:
         cursor = _database().cursor()
@@ -39,6 +43,11 @@ def query(
         for table, rows in tables.items():
             cursor.register(table, rows)
         return cursor.sql(text, params=parameters).to_arrow_table()
+    except duckdb.Error as error:
+        reason = str(error).split("\n")[0][:200]
+        raise BacklightError(
+            f"The {name} of the run cannot be told ({reason}): `backlight repair` looks for damage."
+        ) from None
     finally:
         cursor.close()
 

@@ -1,6 +1,7 @@
 -- One quantity at one site, step by step. Where that is more than $points rows, each bucket keeps its
--- ends, the steps where a statistic is least or greatest and the ends of its widest gap, and each run of
--- steps with NaN, infinity or nothing finite its ends. A step is kept with all its iterations.
+-- ends, the steps where a statistic is least or greatest and the ends of its widest gap, each gap that is as
+-- wide as a bucket its ends, and each run of steps with NaN, infinity or nothing finite its ends. A step is
+-- kept with all its iterations.
 WITH observed AS (
     SELECT *
     FROM stats
@@ -47,6 +48,11 @@ kept AS (
     SELECT step
     FROM marked
     WHERE is_boundary
+    UNION
+    -- However many gaps are in one bucket: those that can be seen are fewer than there are buckets.
+    SELECT unnest([before, step])
+    FROM marked
+    WHERE step - before > (SELECT (max(step) - min(step)) / $buckets FROM steps)
 )
 SELECT
     step, iteration, dtype, shape,

@@ -1,6 +1,6 @@
 -- Each scalar by step, from the lowest rank that logged it. Where that is more than $points rows, each
--- bucket keeps its ends, its extremes and the ends of its widest gap, and each run of NaN or infinity keeps
--- its ends.
+-- bucket keeps its ends, its extremes and the ends of its widest gap, and each run of NaN or infinity and
+-- each gap that is as wide as a bucket keeps its ends.
 WITH logged AS (
     SELECT step, name, value, logged_at
     FROM scalars
@@ -24,8 +24,11 @@ marked AS (
             AND coalesce(lead(kind) OVER in_time = kind, false)
         ) AS is_boundary,
         step - lag(step) OVER in_time AS distance,
+        -- However many gaps are in one bucket: those that can be seen are fewer than there are buckets.
+        (max(step) OVER all_of_it - min(step) OVER all_of_it) / $buckets AS visible,
+        coalesce(distance > visible, false) OR coalesce(lead(step) OVER in_time - step > visible, false) AS is_gap,
     FROM placed
-    WINDOW in_time AS (PARTITION BY name ORDER BY position)
+    WINDOW in_time AS (PARTITION BY name ORDER BY position), all_of_it AS (PARTITION BY name)
 ),
 kept AS (
     SELECT name, unnest([
@@ -37,5 +40,5 @@ kept AS (
 )
 SELECT step, name, value
 FROM marked
-WHERE points <= $points OR is_boundary OR (name, position) IN (SELECT (name, position) FROM kept)
+WHERE points <= $points OR is_boundary OR is_gap OR (name, position) IN (SELECT (name, position) FROM kept)
 ORDER BY name, position

@@ -13,7 +13,7 @@ modules AS (
     GROUP BY module
 ),
 paths AS (
-    SELECT position, string_split(module, '.') AS path, unnest(range(len(path))) AS depth
+    SELECT position, string_split(module, '.') AS path, unnest(range(least(len(path), 100))) AS depth
     FROM modules
 ),
 containers AS (
