@@ -55,3 +55,20 @@ def state_of(tensor: torch.Tensor, *, is_quick: bool = False) -> tuple[int, int]
     """
     fingerprint = native.fingerprint(tensor, is_quick=is_quick)
     return (fingerprint, version_of(tensor)) if fingerprint else None
+
+
+def mark_of(tensor: torch.Tensor) -> tuple[int, int] | None:
+    """What tells a tensor that is seen again from one that has changed; None where nothing does.
+
+    What is written through `.data` or NumPy is not counted as a change, so some of the bytes are
+    looked at. In inference mode no change is counted, so all of them are.
+
+    >>> numbers = torch.ones(2)
+    >>> before = mark_of(numbers)
+    >>> numbers.data[0] = 2.0
+    >>> before == mark_of(numbers)
+    False
+    """
+    if tensor.is_inference():
+        return state_of(tensor)
+    return native.fingerprint(tensor, is_quick=True), tensor._version
