@@ -12,7 +12,7 @@ import time
 import weakref
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import torch
 from torch import nn
@@ -27,7 +27,7 @@ from backlight.capture.graph import Graph
 from backlight.capture.modules import Call, FirstForward, ModuleCapture, is_in_backward
 from backlight.capture.names import ModelNames
 from backlight.capture.observer import Observer
-from backlight.capture.optimizer import OptimizerCapture
+from backlight.capture.optimizer import OptimizerCapture, Optimizers
 from backlight.capture.samples import ValueKeeper
 from backlight.capture.sites import SiteBook
 from backlight.ending import dismiss, enlist
@@ -41,6 +41,10 @@ from backlight.store.resume import read_progress
 from backlight.store.writer import RunWriter
 
 _perf = time.perf_counter
+_MOST_PASSES: Final = 1024
+_MOST_ROWS: Final = 300_000
+"""So long may a step be that no optimizer ends: its rows are held in memory."""
+
 LOSS = "(loss)"
 """The name of the site where the loss is seen that a backward pass starts from."""
 
@@ -100,7 +104,6 @@ class Recorder:
             on_fault=self.on_fault,
         )
         self._first_forward = FirstForward(self._names, self._begin_step, self.on_fault)
-        self._optimizers: list[OptimizerCapture] = []
         self._journal = Journal(
             RunWriter(path),
             path.parent.name,
@@ -122,24 +125,28 @@ class Recorder:
         self._iterations = 0
         self._reason: str | None = None
         self._is_open = self._is_captured = self._must_decide = False
-        self._is_in_iteration = False
+        self._is_in_iteration = self._is_given_up = False
         self._last_loss: tuple[weakref.ref[torch.Tensor] | None, int, int] = (None, 0, 0)
         self._loss: float | None = None
         self._modes = self._names.modes()
-        self._stepped: set[OptimizerCapture] = set()
+        self._passes = 0  # backward passes of the step
         self._started_at = self._started = 0.0
         self._is_finished = self._is_compiled = False
         enlist(self)
-        self._optimizers = [
-            OptimizerCapture(each, before=self._before_update, after=self._after_update)
-            for each in optimizers
-        ]
-        held = {identity for each in self._optimizers for identity in each.held()}
-        own = {each.identity for each in self._names.parameters()}
+        self._optimizers = Optimizers(
+            optimizers,
+            before=self._before_update,
+            after=self._after_update,
+            own=self._own_parameters,
+            on_change=self._on_other_optimizers,
+            guard=self._guard,
+        )
+        held = {identity for each in self._optimizers.all for identity in each.held()}
+        own = self._own_parameters()
         self._journal.start(
             describe_environment(**torch_facts()),
             self._names.describe(held),
-            [each.describe(own) for each in self._optimizers],
+            [each.describe(own) for each in self._optimizers.all],
         )
         backward.listen(self._on_loss)
         self._prepare_step("train")
@@ -165,8 +172,7 @@ class Recorder:
         self._following.close()
         self._observer.end()
         self._observer.owned.release()
-        for optimizer in self._optimizers:
-            optimizer.detach()
+        self._optimizers.detach()
         self._journal.finish(status)
 
     def abandon(self) -> None:
@@ -178,10 +184,10 @@ class Recorder:
 
     def _prepare_step(self, kind: str, *, decide: bool = False) -> None:
         """Decide whether the step to come is recorded, and wait for it to begin."""
-        self._is_open = self._is_in_iteration = False
+        self._is_open = self._is_in_iteration = self._is_given_up = False
         self._kind, self._batch_size = kind, None
         self._must_decide = decide
-        self._stepped.clear()
+        self._optimizers.end()
         self._reason = self._ledger.wants(self._step + 1, kind)
         self._is_captured = self._reason is not None or self.has_blackbox or decide
         if not self._is_compiled and self._names.is_compiled():
@@ -204,7 +210,8 @@ class Recorder:
         self._is_open = True
         self._loss = None
         self._step += 1
-        self._iterations = 0
+        self._iterations = self._passes = 0
+        self._optimizers.begin()
         self._modules.restart_calls()
         self._started, self._started_at = _perf(), time.time()
         with self._guard("beginning a step"):
@@ -240,7 +247,8 @@ class Recorder:
             return
         with self._guard("reading the loss"), torch._C.DisableTorchFunction():
             self._loss = backward.number_of(tensor)
-            if not self._is_captured:
+            self._count_pass()
+            if not self._is_captured or self._is_given_up:
                 return
             last, iteration, times = self._last_loss
             if last is not None and last() is tensor:
@@ -254,6 +262,32 @@ class Recorder:
             if self._observer.graph is not None and site >= 0:
                 self._observer.graph.loss(site, tensor)
             self._observer.on_named(site, tensor, self._observer.iteration, batch_dim=None)
+
+    def _count_pass(self) -> None:
+        """Read no more of a step that does not end: its rows would gather for ever."""
+        self._passes += 1
+        is_long = self._passes >= _MOST_PASSES or len(self._observer.reducer) >= _MOST_ROWS
+        if not is_long or self._explicit is not None or self._is_given_up:
+            return
+        self._is_given_up = True
+        graph, _ = self._stop_following() if self._is_captured else (None, "")
+        if graph is not None:
+            self._journal.graph(graph.signature, graph.to_json())
+        self._modules.detach()
+        self._observer.end()
+        names = " or ".join(each.name for each in self._optimizers.all)
+        self._guard.mistake(
+            f"A step has had {self._passes} backward passes without an end, so the rest of it is "
+            f"not recorded: is {names} still what trains? If not, watch what does."
+        )
+
+    def _own_parameters(self) -> set[int]:
+        """The identities of the models' parameters."""
+        self._names.refresh()
+        return {each.identity for each in self._names.parameters()}
+
+    def _on_other_optimizers(self, text: str) -> None:
+        self._journal.event(self._step, "optimizer", text)
 
     def _tell_modes(self) -> None:
         """Note which modules are in evaluation mode in a training step, when that changes."""
@@ -286,8 +320,7 @@ class Recorder:
             with self._guard("reading the optimizer's state"):
                 self._observer.owned.after_update(optimizer)
             self._observer.recording_secs += _perf() - started
-        self._stepped.add(optimizer)
-        if self._explicit is None and len(self._stepped) == len(self._optimizers):
+        if self._explicit is None and self._optimizers.has_ended(optimizer):
             self._end_step(None)
         elif self._is_captured:
             with self._guard("following the graph"):
@@ -316,7 +349,7 @@ class Recorder:
 
     def _take(self, record: StepRecord, samples: Any) -> None:
         """What was captured of the step that ends."""
-        self._observer.owned.observe_rest(self._optimizers)
+        self._observer.owned.observe_rest(self._optimizers.all)
         record.stats = self._observer.reducer.take(self._step)
         if self._observer.is_keeping:
             try:
@@ -353,7 +386,7 @@ class Recorder:
             "duration_secs": duration_secs,
             "recording_secs": recording_secs,
             "loss": self._loss,
-            "learning_rate": self._optimizers[0].learning_rate(),
+            "learning_rate": self._optimizers.all[0].learning_rate(),
         }
         self._ledger.settle(record, is_decided=decision is not None)
 
