@@ -129,6 +129,7 @@ class Recorder:
         self._last_loss: tuple[weakref.ref[torch.Tensor] | None, int, int] = (None, 0, 0)
         self._loss: float | None = None
         self._modes = self._names.modes()
+        self._captures = 0  # steps that were captured
         self._passes = 0  # backward passes of the step
         self._started_at = self._started = 0.0
         self._is_finished = self._is_compiled = False
@@ -225,8 +226,16 @@ class Recorder:
         self._keeper.begin(batch_size=self._batch_size, holds_all=self._must_decide)
         self._observer.begin(self._step, is_keeping=is_keeping)
         self._last_loss = (None, 0, 0)
+        self._look_for_compiled()
         if not self._is_compiled and self._following.begin(self._kind):
             self._observer.follow(self._following.graphs)
+
+    def _look_for_compiled(self) -> None:
+        """Parts of the model may be compiled when they run next: now and then, look at all."""
+        times, self._captures = self._captures, self._captures + 1
+        is_due = not self._is_compiled and times & (times - 1) == 0
+        if is_due and self._names.is_compiled(in_parts=True):
+            self.on_compiled()
 
     def _stop_following(self) -> tuple[Graph | None, str]:
         """The graph of the step that ends, if it was followed, and its signature."""
@@ -438,6 +447,7 @@ class Recorder:
     def on_compiled(self) -> None:
         """The model is compiled: its modules get hooks of their own, before they are compiled."""
         self._is_compiled = True
+        self._stop_following()
         self._first_forward.disarm()
         self._modules.settle()
 

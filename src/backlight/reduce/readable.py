@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import torch
 from torch.nn.parameter import is_lazy
 
@@ -9,6 +11,13 @@ from backlight.reduce import native
 
 if native.is_available():
     native.connect()
+
+
+_WITHOUT_NUMBERS: Final = frozenset(
+    getattr(torch, name, None)
+    for name in ("bits8", "bits16", "bits1x8", "bits2x4", "bits4x2", "float4_e2m1fn_x2")
+)
+"""Dtypes that torch only stores: it cannot tell what number an element is."""
 
 
 def has_values(tensor: torch.Tensor) -> bool:
@@ -23,6 +32,7 @@ def has_values(tensor: torch.Tensor) -> bool:
         and not torch._C._functorch.is_functorch_wrapped_tensor(tensor)
         and not is_lazy(tensor)
         and type(tensor).__name__ != "FakeTensor"
+        and tensor.dtype not in _WITHOUT_NUMBERS
         and _has_memory(tensor)
     )
 
