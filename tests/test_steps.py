@@ -212,6 +212,28 @@ class TestNamedTensors:
         row = find(run.path, "0:doubled", "grad")[0]
         assert (row["module"], row["mean"], row["count"]) == ("0", 1.0, 12)
 
+    def test_tap_tells_calls_of_a_module_apart(self, root):
+        class Tapped(nn.Module):
+            def forward(self, x):
+                return backlight.tap(x * 2, "doubled")
+
+        layer, twice = nn.Linear(3, 3), Tapped()
+        model = nn.Sequential(layer, twice, twice)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        with backlight.watch(model, optimizer, root=root, every=1) as run:
+            hidden = layer(torch.ones(1, 3)).abs().max().item()
+            train_once(model, optimizer, torch.ones(1, 3))
+        with backlight.watch(model, optimizer, resume=run.path, every=1):
+            train_once(model, optimizer, torch.ones(1, 3))
+        for name, factor in {"1:doubled": 2, "1#2:doubled": 4}.items():
+            rows = find(run.path, name)
+            assert [row["step"] for row in rows] == [0, 1]
+            assert rows[0]["abs_max"] == pytest.approx(factor * hidden)
+            assert len(find(run.path, name, "grad")) == 2
+        assert len({site["name"] for site in read(run.path, "sites")}) == len(
+            read(run.path, "sites")
+        )
+
     @pytest.mark.parametrize(
         ("arguments", "saying"),
         [
@@ -307,8 +329,9 @@ class TestSchedules:
 
     def test_nonsense_of_a_schedule_is_told_and_training_goes_on(self, root, monkeypatch):
         monkeypatch.setenv("BACKLIGHT_STRICT", "0")
-        with pytest.warns(backlight.BacklightWarning, match="return True or False"):
-            assert self.recorded(root, schedule=lambda step: "maybe") == []
+        with pytest.warns(backlight.BacklightWarning, match="return True or False") as told:
+            assert self.recorded(root, schedule=lambda step: f"maybe {step}") == []
+        assert len(told) == 1
 
         def broken(step):
             raise ZeroDivisionError
