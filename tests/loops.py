@@ -392,6 +392,47 @@ def buffer_changed_behind_the_back() -> Loop:
     )
 
 
+class Clamped(nn.Module):
+    """Changes what a module returned, in ways that torch does not count as a change."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.same, self.last = nn.Linear(6, 6), nn.Identity(), nn.Linear(6, 1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        hidden = self.first(x)
+        hidden.data.clamp_(-0.1, 0.1)
+        with torch.no_grad():
+            noted = self.same(hidden * 2)
+        noted.numpy()[0] = 7.0
+        return self.last(hidden + self.same(noted))
+
+
+def activations_changed_behind_the_back() -> Loop:
+    model = Clamped()
+    return of_model(
+        model,
+        lambda: model(torch.randn(4, 6)).square().mean(),
+        torch.optim.SGD(model.parameters(), lr=0.1),
+    )
+
+
+def batches_in_one_buffer() -> Loop:
+    """Each micro-batch is written into the same memory, by NumPy."""
+    model = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    batch = torch.zeros(4, 6)
+
+    def step(_: int) -> None:
+        optimizer.zero_grad()
+        for _ in range(3):
+            batch.numpy()[:] = torch.randn(4, 6).numpy()
+            model(batch).square().mean().backward()
+        optimizer.step()
+
+    return Loop({"": model}, [optimizer], step)
+
+
 class Masked(nn.Module):
     """Uses up a mask that it is given by keyword."""
 
@@ -434,5 +475,7 @@ OWN: list[Make] = [
     clipping_behind_the_back,
     buffer_changed_behind_the_back,
     keyword_changed_in_place,
+    activations_changed_behind_the_back,
+    batches_in_one_buffer,
 ]
 ALL: list[Make] = PLAIN + OWN

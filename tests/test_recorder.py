@@ -24,7 +24,7 @@ from torch.nn.modules import module as torch_module
 
 import backlight
 from backlight.capture import modules as capture_modules
-from backlight.errors import Guard
+from backlight.errors import MOST_KINDS, Guard
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*nested.*:UserWarning")
 
@@ -497,6 +497,16 @@ def test_warnings_as_errors_do_not_stop_training(capsys):
         with Guard(strict=False)("testing"):
             raise ValueError("a fault")
     assert "a fault" in capsys.readouterr().err
+
+
+def test_faults_that_are_always_others_do_not_pile_up():
+    guard = Guard(strict=False)
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        for number in range(1000):
+            guard.mistake(f"The value {number} is wrong.")
+    assert len(told) == len(guard.as_dict()) == MOST_KINDS + 1
+    assert guard.count == 1000
 
 
 class TestHarm:

@@ -10,8 +10,11 @@ import torch
 from reading import find, observations, read
 from torch import nn
 from torch.nn import functional
+from torch.optim.optimizer import _global_optimizer_pre_hooks
 
 import backlight
+from backlight import recorder
+from backlight.capture.optimizer import MOST_UPDATES
 from backlight.samples import balanced, highest_loss
 from backlight.schedule import Budget, Chosen, Every, PerKind
 from backlight.store.values import read_values, values_path
@@ -109,6 +112,59 @@ class TestSaidSteps:
         assert read(dropped.path, "stats") == []
 
 
+class TestOptimizersThatComeAndGo:
+    def test_one_that_stays_idle_is_not_waited_for_until_it_steps_again(self, root):
+        generator, critic = nn.Linear(2, 3), nn.Linear(3, 1)
+        both = {"generator": generator, "critic": critic}
+        of_generator, of_critic = (torch.optim.SGD(m.parameters(), lr=0.1) for m in both.values())
+        with backlight.watch(both, [of_generator, of_critic], root=root, every=10) as run:
+            for _ in range(MOST_UPDATES + 20):
+                train_once(critic, of_critic)
+            assert run.current_step == 20
+            train_once(generator, of_generator, torch.ones(5, 2))
+            train_once(critic, of_critic)
+            assert run.current_step == 21
+        updates = find(run.path, "critic.weight", "update")
+        assert len(updates) == MOST_UPDATES + 2
+        assert [row["step"] for row in updates][-2:] == [10, 20]
+        [event] = read(run.path, "events")
+        assert event["kind"] == "optimizer" and "SGD" in event["text"]
+
+    @pytest.mark.parametrize("every", [1, 4])
+    def test_one_that_is_replaced_midway_is_followed(self, root, every):
+        model, optimizer = simple()
+        before = len(_global_optimizer_pre_hooks)
+        with backlight.watch(model, optimizer, root=root, every=every) as run:
+            for _ in range(4):
+                train_once(model, optimizer)
+            optimizer = torch.optim.Adam(model.parameters())
+            for _ in range(4):
+                train_once(model, optimizer)
+            assert run.current_step == 7
+        assert [row["step"] for row in find(run.path, "0.weight:exp_avg")] == [
+            step for step in range(4, 8) if step % every == 0
+        ]
+        assert [e["text"] for e in read(run.path, "events")] == [
+            "Adam steps in place of SGD, which is gone"
+        ]
+        assert len(_global_optimizer_pre_hooks) == before
+
+    def test_a_step_that_nothing_ends_does_not_grow_and_is_told(self, root, monkeypatch):
+        monkeypatch.setenv("BACKLIGHT_STRICT", "0")
+        monkeypatch.setattr(recorder, "_MOST_PASSES", 20)
+        model, optimizer = simple()
+        another = torch.optim.Adam(model.parameters())
+        with backlight.watch(model, optimizer, root=root, every=1) as run:
+            with pytest.warns(backlight.errors.BacklightWarning, match="20 backward passes .* SGD"):
+                for _ in range(50):
+                    train_once(model, another)
+            train_once(model, optimizer)
+            train_once(model, optimizer)
+        assert {row["iteration"] for row in find(run.path, "0:out.0", step=0)} == set(range(20))
+        assert len(find(run.path, "0.weight", "update")) == 2
+        assert len(find(run.path, "0:out.0", step=1)) == 1
+
+
 class TestNamedTensors:
     def test_values_gradients_roles_and_kinds(self, root):
         model, optimizer = simple()
@@ -155,6 +211,28 @@ class TestNamedTensors:
             optimizer.step()
         row = find(run.path, "0:doubled", "grad")[0]
         assert (row["module"], row["mean"], row["count"]) == ("0", 1.0, 12)
+
+    def test_tap_tells_calls_of_a_module_apart(self, root):
+        class Tapped(nn.Module):
+            def forward(self, x):
+                return backlight.tap(x * 2, "doubled")
+
+        layer, twice = nn.Linear(3, 3), Tapped()
+        model = nn.Sequential(layer, twice, twice)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        with backlight.watch(model, optimizer, root=root, every=1) as run:
+            hidden = layer(torch.ones(1, 3)).abs().max().item()
+            train_once(model, optimizer, torch.ones(1, 3))
+        with backlight.watch(model, optimizer, resume=run.path, every=1):
+            train_once(model, optimizer, torch.ones(1, 3))
+        for name, factor in {"1:doubled": 2, "1#2:doubled": 4}.items():
+            rows = find(run.path, name)
+            assert [row["step"] for row in rows] == [0, 1]
+            assert rows[0]["abs_max"] == pytest.approx(factor * hidden)
+            assert len(find(run.path, name, "grad")) == 2
+        assert len({site["name"] for site in read(run.path, "sites")}) == len(
+            read(run.path, "sites")
+        )
 
     @pytest.mark.parametrize(
         ("arguments", "saying"),
@@ -251,8 +329,9 @@ class TestSchedules:
 
     def test_nonsense_of_a_schedule_is_told_and_training_goes_on(self, root, monkeypatch):
         monkeypatch.setenv("BACKLIGHT_STRICT", "0")
-        with pytest.warns(backlight.BacklightWarning, match="return True or False"):
-            assert self.recorded(root, schedule=lambda step: "maybe") == []
+        with pytest.warns(backlight.BacklightWarning, match="return True or False") as told:
+            assert self.recorded(root, schedule=lambda step: f"maybe {step}") == []
+        assert len(told) == 1
 
         def broken(step):
             raise ZeroDivisionError

@@ -203,3 +203,21 @@ def test_gradients_belong_to_the_iteration_that_their_value_belongs_to(root):
     assert sorted(rows) == [0, 1, 2, 3]
     for iteration, row in rows.items():
         assert_row_is(row, Sight(states[iteration].grad, "input"), iteration)
+
+
+def test_in_inference_mode_a_change_in_place_is_seen(root):
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 4), nn.ReLU(inplace=True), nn.Identity())
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    x = torch.randn(5, 4)
+    run = backlight.watch(model, optimizer, root=root, every=1)
+    with run, run.step(kind="evaluation"), torch.inference_mode():
+        model(x)
+    hidden = model[0](x).detach()
+    for name, tensor in {
+        "1:in.0": hidden,
+        "1:out.0": hidden.relu(),
+        "2:in.0": hidden.relu(),
+    }.items():
+        [row] = find(run.path, name)
+        assert_row_is(row, Sight(tensor, name[2:].rstrip(".0") + "put", 1), name)

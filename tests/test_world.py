@@ -229,6 +229,34 @@ def test_a_compiled_model_is_recorded_in_full(root):
     assert not any(module._forward_hooks for module in model.modules())
 
 
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor:UserWarning")  # the compiler's
+@pytest.mark.parametrize("how", ["in place", "wrapped"])
+def test_parts_that_are_compiled_are_recorded_in_full(root, how):
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Sequential(nn.Linear(4, 8), nn.ReLU()), nn.Linear(8, 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with backlight.watch(model, optimizer, root=root, every=2) as run:
+        if how == "in place":
+            model[0].compile(backend="eager")
+        else:
+            model[0] = torch.compile(model[0], backend="eager")
+        for _ in range(4):
+            optimizer.zero_grad()
+            model(torch.randn(5, 4)).square().mean().backward()
+            optimizer.step()
+    for name in ("0.0:out.0", "0.1:out.0", "0:out.0", "1:in.0", "0.0.weight"):
+        for quantity in ("value", "grad"):
+            assert [row["step"] for row in find(run.path, name, quantity)] == [0, 2], name
+    assert not any(module._forward_hooks for module in model.modules())
+
+
+def test_watching_a_model_with_compiled_parts_says_how_to_do_it_right(root):
+    model = nn.Sequential(torch.compile(nn.Linear(2, 1), backend="eager"))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with pytest.warns(backlight.BacklightWarning, match="first, then torch.compile"):
+        backlight.watch(model, optimizer, root=root).finish()
+
+
 def test_watching_a_compiled_model_says_how_to_do_it_right(root):
     compiled = torch.compile(nn.Linear(2, 1), backend="eager")
     optimizer = torch.optim.SGD(compiled.parameters(), lr=0.1)
@@ -332,6 +360,18 @@ def test_odd_dtypes_and_empty_tensors_are_recorded(root):
     assert dtypes["out.2"] == "bool"
     assert dtypes["out.3"] == "int64"
     assert find(run.path, "(model):out.4")[0]["count"] == 0
+
+
+@pytest.mark.parametrize("name", ["bits8", "bits1x8", "float4_e2m1fn_x2"])
+def test_a_dtype_that_torch_only_stores_harms_nothing(root, name):
+    if not hasattr(torch, name):
+        pytest.skip("this torch does not have it")
+    problem = models.mlp()
+    with backlight.watch(problem.model, problem.optimizer, root=root, every=1, samples=2) as run:
+        run.tensor("packed", torch.empty(3, 2, dtype=getattr(torch, name)))
+        problem.loss(0).backward()
+        problem.optimizer.step()
+    assert not find(run.path, "packed") and find(run.path, "0.weight", "update")
 
 
 def test_nan_everywhere_harms_nothing(root):

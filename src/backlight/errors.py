@@ -8,6 +8,10 @@ import traceback
 import warnings
 from collections import Counter
 from types import TracebackType
+from typing import Final
+
+MOST_KINDS: Final = 64
+"""So many kinds of faults are told: some have a number in them that is always another."""
 
 
 class BacklightError(Exception):
@@ -58,8 +62,7 @@ class Guard:
         if self.strict:
             raise error
         what = f"{doing}: {type(error).__name__}: {error}"
-        self.faults[what] += 1
-        if self.faults[what] == 1:
+        if self._is_news(what):
             place = traceback.extract_tb(error.__traceback__)[-1]
             tell(
                 f"Backlight met a fault of its own while {what} "
@@ -71,9 +74,15 @@ class Guard:
         """Tell the user, once, of something that cannot be done; in strict mode it is raised."""
         if self.strict:
             raise BacklightError(sentence)
-        self.faults[sentence] += 1
-        if self.faults[sentence] == 1:
+        if self._is_news(sentence):
             tell(sentence)
+
+    def _is_news(self, what: str) -> bool:
+        """Count a fault; of very many kinds, those that come last are counted together."""
+        if what not in self.faults and len(self.faults) >= MOST_KINDS:
+            what = "others"
+        self.faults[what] += 1
+        return self.faults[what] == 1
 
     def as_dict(self) -> dict[str, int]:
         """The faults and how often each happened."""

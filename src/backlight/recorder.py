@@ -12,7 +12,7 @@ import time
 import weakref
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import torch
 from torch import nn
@@ -27,7 +27,7 @@ from backlight.capture.graph import Graph
 from backlight.capture.modules import Call, FirstForward, ModuleCapture, is_in_backward
 from backlight.capture.names import ModelNames
 from backlight.capture.observer import Observer
-from backlight.capture.optimizer import OptimizerCapture
+from backlight.capture.optimizer import OptimizerCapture, Optimizers
 from backlight.capture.samples import ValueKeeper
 from backlight.capture.sites import SiteBook
 from backlight.ending import dismiss, enlist
@@ -41,6 +41,10 @@ from backlight.store.resume import read_progress
 from backlight.store.writer import RunWriter
 
 _perf = time.perf_counter
+_MOST_PASSES: Final = 1024
+_MOST_ROWS: Final = 300_000
+"""So long may a step be that no optimizer ends: its rows are held in memory."""
+
 LOSS = "(loss)"
 """The name of the site where the loss is seen that a backward pass starts from."""
 
@@ -100,7 +104,6 @@ class Recorder:
             on_fault=self.on_fault,
         )
         self._first_forward = FirstForward(self._names, self._begin_step, self.on_fault)
-        self._optimizers: list[OptimizerCapture] = []
         self._journal = Journal(
             RunWriter(path),
             path.parent.name,
@@ -122,24 +125,29 @@ class Recorder:
         self._iterations = 0
         self._reason: str | None = None
         self._is_open = self._is_captured = self._must_decide = False
-        self._is_in_iteration = False
+        self._is_in_iteration = self._is_given_up = False
         self._last_loss: tuple[weakref.ref[torch.Tensor] | None, int, int] = (None, 0, 0)
         self._loss: float | None = None
         self._modes = self._names.modes()
-        self._stepped: set[OptimizerCapture] = set()
+        self._captures = 0  # steps that were captured
+        self._passes = 0  # backward passes of the step
         self._started_at = self._started = 0.0
         self._is_finished = self._is_compiled = False
         enlist(self)
-        self._optimizers = [
-            OptimizerCapture(each, before=self._before_update, after=self._after_update)
-            for each in optimizers
-        ]
-        held = {identity for each in self._optimizers for identity in each.held()}
-        own = {each.identity for each in self._names.parameters()}
+        self._optimizers = Optimizers(
+            optimizers,
+            before=self._before_update,
+            after=self._after_update,
+            own=self._own_parameters,
+            on_change=self._on_other_optimizers,
+            guard=self._guard,
+        )
+        held = {identity for each in self._optimizers.all for identity in each.held()}
+        own = self._own_parameters()
         self._journal.start(
             describe_environment(**torch_facts()),
             self._names.describe(held),
-            [each.describe(own) for each in self._optimizers],
+            [each.describe(own) for each in self._optimizers.all],
         )
         backward.listen(self._on_loss)
         self._prepare_step("train")
@@ -165,8 +173,7 @@ class Recorder:
         self._following.close()
         self._observer.end()
         self._observer.owned.release()
-        for optimizer in self._optimizers:
-            optimizer.detach()
+        self._optimizers.detach()
         self._journal.finish(status)
 
     def abandon(self) -> None:
@@ -178,10 +185,10 @@ class Recorder:
 
     def _prepare_step(self, kind: str, *, decide: bool = False) -> None:
         """Decide whether the step to come is recorded, and wait for it to begin."""
-        self._is_open = self._is_in_iteration = False
+        self._is_open = self._is_in_iteration = self._is_given_up = False
         self._kind, self._batch_size = kind, None
         self._must_decide = decide
-        self._stepped.clear()
+        self._optimizers.end()
         was_captured = self._is_captured
         self._reason = self._ledger.wants(self._step + 1, kind)
         self._is_captured = self._reason is not None or self.has_blackbox or decide
@@ -205,7 +212,8 @@ class Recorder:
         self._is_open = True
         self._loss = None
         self._step += 1
-        self._iterations = 0
+        self._iterations = self._passes = 0
+        self._optimizers.begin()
         self._modules.restart_calls()
         self._started, self._started_at = _perf(), time.time()
         with self._guard("beginning a step"):
@@ -219,8 +227,16 @@ class Recorder:
         self._keeper.begin(batch_size=self._batch_size, holds_all=self._must_decide)
         self._observer.begin(self._step, is_keeping=is_keeping)
         self._last_loss = (None, 0, 0)
+        self._look_for_compiled()
         if not self._is_compiled and self._following.begin(self._kind):
             self._observer.follow(self._following.graphs)
+
+    def _look_for_compiled(self) -> None:
+        """Parts of the model may be compiled when they run next: now and then, look at all."""
+        times, self._captures = self._captures, self._captures + 1
+        is_due = not self._is_compiled and times & (times - 1) == 0
+        if is_due and self._names.is_compiled(in_parts=True):
+            self.on_compiled()
 
     def _stop_following(self) -> tuple[Graph | None, str]:
         """The graph of the step that ends, if it was followed, and its signature."""
@@ -241,7 +257,8 @@ class Recorder:
             return
         with self._guard("reading the loss"), torch._C.DisableTorchFunction():
             self._loss = backward.number_of(tensor)
-            if not self._is_captured:
+            self._count_pass()
+            if not self._is_captured or self._is_given_up:
                 return
             last, iteration, times = self._last_loss
             if last is not None and last() is tensor:
@@ -255,6 +272,32 @@ class Recorder:
             if self._observer.graph is not None and site >= 0:
                 self._observer.graph.loss(site, tensor)
             self._observer.on_named(site, tensor, self._observer.iteration, batch_dim=None)
+
+    def _count_pass(self) -> None:
+        """Read no more of a step that does not end: its rows would gather for ever."""
+        self._passes += 1
+        is_long = self._passes >= _MOST_PASSES or len(self._observer.reducer) >= _MOST_ROWS
+        if not is_long or self._explicit is not None or self._is_given_up:
+            return
+        self._is_given_up = True
+        graph, _ = self._stop_following() if self._is_captured else (None, "")
+        if graph is not None:
+            self._journal.graph(graph.signature, graph.to_json())
+        self._modules.detach()
+        self._observer.end()
+        names = " or ".join(each.name for each in self._optimizers.all)
+        self._guard.mistake(
+            f"A step has had {self._passes} backward passes without an end, so the rest of it is "
+            f"not recorded: is {names} still what trains? If not, watch what does."
+        )
+
+    def _own_parameters(self) -> set[int]:
+        """The identities of the models' parameters."""
+        self._names.refresh()
+        return {each.identity for each in self._names.parameters()}
+
+    def _on_other_optimizers(self, text: str) -> None:
+        self._journal.event(self._step, "optimizer", text)
 
     def _tell_modes(self) -> None:
         """Note which modules are in evaluation mode in a training step, when that changes."""
@@ -287,8 +330,7 @@ class Recorder:
             with self._guard("reading the optimizer's state"):
                 self._observer.owned.after_update(optimizer)
             self._observer.recording_secs += _perf() - started
-        self._stepped.add(optimizer)
-        if self._explicit is None and len(self._stepped) == len(self._optimizers):
+        if self._explicit is None and self._optimizers.has_ended(optimizer):
             self._end_step(None)
         elif self._is_captured:
             with self._guard("following the graph"):
@@ -317,7 +359,7 @@ class Recorder:
 
     def _take(self, record: StepRecord, samples: Any) -> None:
         """What was captured of the step that ends."""
-        self._observer.owned.observe_rest(self._optimizers)
+        self._observer.owned.observe_rest(self._optimizers.all)
         record.stats = self._observer.reducer.take(self._step)
         if self._observer.is_keeping:
             try:
@@ -354,7 +396,7 @@ class Recorder:
             "duration_secs": duration_secs,
             "recording_secs": recording_secs,
             "loss": self._loss,
-            "learning_rate": self._optimizers[0].learning_rate(),
+            "learning_rate": self._optimizers.all[0].learning_rate(),
         }
         self._ledger.settle(record, is_decided=decision is not None)
 
@@ -413,6 +455,7 @@ class Recorder:
     def on_compiled(self) -> None:
         """The model is compiled: its modules get hooks of their own, before they are compiled."""
         self._is_compiled = True
+        self._stop_following()
         self._first_forward.disarm()
         self._modules.settle()
 

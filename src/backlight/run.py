@@ -218,6 +218,7 @@ class Run(Recorder):
         node: str | None = None,
         role: str | None = None,
         kind: str = "",
+        call: int = 1,
     ) -> None:
         if not (self._is_open and self._is_captured):
             return
@@ -231,6 +232,7 @@ class Run(Recorder):
                     role=telling.text(role or name),
                     kind=kind,
                     step=self._step,
+                    call=call,
                 )
             except BacklightError as error:
                 self._guard.mistake(str(error))
@@ -243,8 +245,9 @@ class Run(Recorder):
 
     def _tap(self, name: str, tensor: torch.Tensor) -> None:
         """A tensor that `backlight.tap` names inside a forward, after the module that runs."""
-        if not is_in_backward():
-            self._name(name, self._modules.current_module, tensor, self._observer.iteration)
+        module, call = self._modules.current_module, self._modules.current_call
+        if call and not is_in_backward():
+            self._name(name, module, tensor, self._observer.iteration, call=call)
 
     def _is_wrong(self, sentence: str | None) -> bool:
         """Whether something is wrong; if so, the user is told."""

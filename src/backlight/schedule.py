@@ -100,7 +100,7 @@ class Chosen:
         answer: object = self._ask(step, kind) if self._takes_kind else self._ask(step)
         if answer is not None and not isinstance(answer, (bool, int)):
             raise BacklightError(
-                f"The schedule answered {answer!r} for step {step}: return True or False."
+                f"The schedule answered with a {type(answer).__name__}: return True or False."
             )
         return "chosen" if answer else None
 

@@ -72,10 +72,11 @@ def start(
 def _check_uncompiled(models: Mapping[str, nn.Module]) -> None:
     """Say what is not seen of a model that was compiled before it is watched."""
     warnings.filterwarnings("ignore", message=r"Using `torch\.compile\(module\)` when there are")
-    if any(is_compiled(model) for model in models.values()):
+    if any(is_compiled(part) for model in models.values() for part in model.modules()):
         tell(
-            "The model was compiled before it was watched: what has been compiled already shows no "
-            "activations; call backlight.watch(model, optimizer) first, then torch.compile(model)."
+            "The model or a part of it was compiled before it was watched: what has been compiled "
+            "already shows no activations; call backlight.watch(model, optimizer) first, "
+            "then torch.compile(model)."
         )
 
 

@@ -90,6 +90,11 @@ class ModuleCapture:
         """The qualified name of the innermost module that is running; empty outside of all."""
         return self._open[-1][1].module if self._open else ""
 
+    @property
+    def current_call(self) -> int:
+        """The number of that module's call: 1 for the first, 0 where unknown."""
+        return self._open[-1][1].number if self._open else 1
+
     def attach(self) -> None:
         """Start to listen; calls are counted from 1 again."""
         self.restart_calls()

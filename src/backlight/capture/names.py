@@ -134,13 +134,12 @@ class ModelNames:
         """Every module that is alive."""
         return [module for entry in self._found.values() if (module := entry[0]()) is not None]
 
-    def is_compiled(self) -> bool:
-        """Whether one of the models compiles itself when it is called."""
-        for reference in self._models.values():
-            model = reference()
-            if model is not None and is_compiled(model):
-                return True
-        return False
+    def is_compiled(self, *, in_parts: bool = False) -> bool:
+        """Whether one of the models, or of its parts, compiles itself when it is called."""
+        models = [model for each in self._models.values() if (model := each()) is not None]
+        if in_parts:
+            return any(is_compiled(part) for model in models for part in model.modules())
+        return any(is_compiled(model) for model in models)
 
     def that_have_modes(self) -> list[tuple[str, weakref.ref[nn.Module]]]:
         """The modules whose class computes otherwise in evaluation: dropout and batch norm."""
@@ -173,7 +172,7 @@ class ModelNames:
         for prefix, reference in self._models.items():
             model = reference()
             if model is not None:
-                yield from model.named_modules(prefix=prefix, remove_duplicate=not has_duplicates)
+                yield from _tree(model, prefix, None if has_duplicates else set())
 
     def _owned(self, shelf: Literal["_parameters", "_buffers"]) -> list[OwnedTensor]:
         """Every tensor on the shelves of the modules, once, by its first name."""
@@ -218,6 +217,21 @@ class Modes:
             return None
         self._last = now
         return f"in evaluation mode: {', '.join(now) or 'none'}"
+
+
+def _tree(
+    module: nn.Module, name: str, seen: set[nn.Module] | None
+) -> Iterator[tuple[str, nn.Module]]:
+    """`module.named_modules()` without what is wrapped around a module; each once, if `seen`."""
+    module = unwrap(module)
+    if seen is not None:
+        if module in seen:
+            return
+        seen.add(module)
+    yield name, module
+    for place, child in module._modules.items():
+        if child is not None:
+            yield from _tree(child, f"{name}.{place}" if name else place, seen)
 
 
 def _description(name: str, module: nn.Module, trained: Collection[int] | None) -> dict[str, Any]:

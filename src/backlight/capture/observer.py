@@ -20,7 +20,7 @@ from backlight.capture.owned import OwnedCapture
 from backlight.capture.samples import ValueKeeper
 from backlight.capture.sites import SiteBook
 from backlight.errors import Guard
-from backlight.reduce.readable import version_of
+from backlight.reduce.readable import mark_of
 from backlight.reduce.reducer import Reducer
 from backlight.reduce.spec import GRAD, VALUE, unit_dim
 from backlight.schema import QUANTITIES
@@ -32,11 +32,11 @@ _UNKNOWN = (-1, -1, -1)
 class Seen:
     """A tensor as it was when it was read, without keeping it alive."""
 
-    __slots__ = ("_first", "_tensor", "_told", "_version", "row", "sights", "units")
+    __slots__ = ("_first", "_mark", "_tensor", "_told", "row", "sights", "units")
 
     def __init__(self, tensor: torch.Tensor, row: int | None, units: int) -> None:
         self._tensor = weakref.ref(tensor)
-        self._version = version_of(tensor)
+        self._mark = mark_of(tensor)
         self.row = row
         self.units = units
         self.sights: list[tuple[int, int]] = []  # site and iteration
@@ -44,7 +44,8 @@ class Seen:
 
     def is_again(self, tensor: torch.Tensor) -> bool:
         """Whether this is that tensor, unchanged."""
-        return self._tensor() is tensor and self._version == version_of(tensor)
+        mark = self._mark
+        return self._tensor() is tensor and mark is not None and mark == mark_of(tensor)
 
     def take_sights(self) -> list[tuple[int, int]]:
         """Where a gradient belongs to: the sights since the last one, or again the same.

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Collection, Mapping
-from typing import Any
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any, Final
 
 import torch
 from torch import nn
+from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from backlight.capture.calls.describe import describe
-from backlight.errors import BacklightError
+from backlight.errors import BacklightError, Guard
+
+MOST_UPDATES: Final = 128
+"""So often may others step while an optimizer does not, before it is waited for no longer."""
 
 
 def check_models(models: Mapping[str, object]) -> None:
@@ -75,6 +80,7 @@ class OptimizerCapture:
         after: Callable[[OptimizerCapture], None],
     ) -> None:
         self._optimizer = weakref.ref(optimizer)
+        self.name = type(optimizer).__name__
         self.has_closure = False  # the step under way makes its gradients itself
         self._before, self._after = before, after
         self._handles = [
@@ -87,6 +93,15 @@ class OptimizerCapture:
         closure = kwargs.get("closure", args[1] if len(args) > 1 else None)
         self.has_closure = callable(closure)
         self._before(self)
+
+    def watches(self, optimizer: torch.optim.Optimizer) -> bool:
+        """Whether it is this optimizer."""
+        return self._optimizer() is optimizer
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether the user has let go of the optimizer."""
+        return self._optimizer() is None
 
     def detach(self) -> None:
         """Remove the hooks from the optimizer."""
@@ -123,6 +138,87 @@ class OptimizerCapture:
         """What the optimizer keeps for each parameter: tensors, and its step counter."""
         optimizer = self._optimizer()
         return {} if optimizer is None else optimizer.state
+
+
+class Optimizers:
+    """Those that are watched: a step ends when each has stepped that is there and not idle.
+
+    One that the user lets go of is replaced by the next that steps and trains the models.
+    """
+
+    def __init__(
+        self,
+        optimizers: Sequence[torch.optim.Optimizer],
+        *,
+        before: Callable[[OptimizerCapture], None],
+        after: Callable[[OptimizerCapture], None],
+        own: Callable[[], Collection[int]],
+        on_change: Callable[[str], None],
+        guard: Guard,
+    ) -> None:
+        self._before, self._after = before, after
+        self._own = own  # the identities of the models' parameters
+        self._on_change = on_change
+        self._guard = guard
+        self._updates: Counter[OptimizerCapture] = Counter()  # in the step under way
+        self._idle: set[OptimizerCapture] = set()
+        self._looking: Any = None
+        self.all = [OptimizerCapture(each, before=before, after=after) for each in optimizers]
+
+    def begin(self) -> None:
+        """A step begins: all that are there are waited for."""
+        if self._looking is None and any(each.is_gone for each in self.all):
+            self._looking = register_optimizer_step_pre_hook(self._on_any_step)
+
+    def has_ended(self, optimizer: OptimizerCapture) -> bool:
+        """An optimizer has stepped; the answer is whether the training step ends with that."""
+        self._updates[optimizer] += 1
+        self._idle.discard(optimizer)
+        missing = [each for each in self._waited_for() if not self._updates[each]]
+        if missing and self._updates[optimizer] >= MOST_UPDATES:
+            self._idle.update(missing)
+            names = ", ".join(each.name for each in missing)
+            self._on_change(
+                f"steps end without {names}, which stayed idle for {MOST_UPDATES} updates"
+            )
+            return True
+        return not missing
+
+    def end(self) -> None:
+        """The step has ended."""
+        self._updates.clear()
+
+    def detach(self) -> None:
+        """Remove every hook."""
+        for each in self.all:
+            each.detach()
+        self._stop_looking()
+
+    def _waited_for(self) -> list[OptimizerCapture]:
+        return [each for each in self.all if each not in self._idle and not each.is_gone]
+
+    def _on_any_step(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+        """Take an optimizer that steps for one that is gone; its own hooks are then called too."""
+        with self._guard("looking for another optimizer"):
+            self._look_at(optimizer)
+
+    def _look_at(self, optimizer: torch.optim.Optimizer) -> None:
+        held = [id(p) for group in optimizer.param_groups for p in group["params"]]
+        gone = [place for place, each in enumerate(self.all) if each.is_gone]
+        if not gone or any(each.watches(optimizer) for each in self.all):
+            return
+        if not set(self._own()).isdisjoint(held):
+            new = OptimizerCapture(optimizer, before=self._before, after=self._after)
+            old, self.all[gone[0]] = self.all[gone[0]], new
+            self._idle.discard(old)
+            if len(gone) == 1:
+                self._stop_looking()
+            self._on_change(f"{new.name} steps in place of {old.name}, which is gone")
+
+    def _stop_looking(self) -> None:
+        if self._looking is not None:
+            self._looking.remove()
+            self._looking = None
 
 
 def _settings(group: Mapping[str, Any], own: Collection[int]) -> dict[str, Any]:

@@ -90,18 +90,23 @@ class SiteBook:
             number = self._add(key, replace(site, role=place, aliases=aliases, first_step=step))
         return number
 
-    def named(self, name: str, *, module: str, node: str, role: str, kind: str, step: int) -> int:
-        """The number of a tensor that the user names."""
-        key = (module, name, -1)
+    def named(
+        self, name: str, *, module: str, node: str, role: str, kind: str, step: int, call: int = 1
+    ) -> int:
+        """The number of a tensor that the user names, in a later `call` of a module if it is so."""
+        key = (module, name, -call)
         number = self._numbers.get(key)
         if number is None:
             full = f"{module}:{name}" if module else name
+            if call > 1:
+                node = f"{module or ROOT}#{call}"
+                full = f"{node}:{name}"
             taken = self._by_name.get(full)
             if taken is not None:
                 raise BacklightError(
                     f"A tensor is named {full!r}, as another site is: choose another name."
                 )
-            site = Site(0, full, "tensor", module, "", name, node=node, role=role, kind=kind)
+            site = Site(0, full, "tensor", module, "", name, call, node, role, kind=kind)
             number = self._add(key, replace(site, first_step=step))
         return number
 
@@ -129,5 +134,5 @@ class SiteBook:
 
 def _key(row: Mapping[str, Any]) -> tuple[str, str, int]:
     """The key of a site that an earlier part of the run has numbered already."""
-    calls = {"input": row["call"], "output": row["call"], "tensor": -1}
+    calls = {"input": row["call"], "output": row["call"], "tensor": -max(row["call"], 1)}
     return row["module"], row["place"], calls.get(row["tensor_class"], 0)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import torch
 from torch.nn.parameter import is_lazy
 
@@ -9,6 +11,13 @@ from backlight.reduce import native
 
 if native.is_available():
     native.connect()
+
+
+_WITHOUT_NUMBERS: Final = frozenset(
+    getattr(torch, name, None)
+    for name in ("bits8", "bits16", "bits1x8", "bits2x4", "bits4x2", "float4_e2m1fn_x2")
+)
+"""Dtypes that torch only stores: it cannot tell what number an element is."""
 
 
 def has_values(tensor: torch.Tensor) -> bool:
@@ -23,6 +32,7 @@ def has_values(tensor: torch.Tensor) -> bool:
         and not torch._C._functorch.is_functorch_wrapped_tensor(tensor)
         and not is_lazy(tensor)
         and type(tensor).__name__ != "FakeTensor"
+        and tensor.dtype not in _WITHOUT_NUMBERS
         and _has_memory(tensor)
     )
 
@@ -58,3 +68,20 @@ def state_of(tensor: torch.Tensor, *, is_quick: bool = False) -> tuple[int, int]
     """
     fingerprint = native.fingerprint(tensor, is_quick=is_quick)
     return (fingerprint, version_of(tensor)) if fingerprint else None
+
+
+def mark_of(tensor: torch.Tensor) -> tuple[int, int] | None:
+    """What tells a tensor that is seen again from one that has changed; None where nothing does.
+
+    What is written through `.data` or NumPy is not counted as a change, so some of the bytes are
+    looked at. In inference mode no change is counted, so all of them are.
+
+    >>> numbers = torch.ones(2)
+    >>> before = mark_of(numbers)
+    >>> numbers.data[0] = 2.0
+    >>> before == mark_of(numbers)
+    False
+    """
+    if tensor.is_inference():
+        return state_of(tensor)
+    return native.fingerprint(tensor, is_quick=True), tensor._version
