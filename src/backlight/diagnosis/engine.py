@@ -94,7 +94,7 @@ def examine(facts: Facts, rules: Sequence[Rule] = tuple(RULES)) -> Diagnosis:
         else:
             findings += _findings(rule, suspicions)
     causes = {rule.fault: rule.causes for rule in rules}
-    return Diagnosis(link(findings, causes), skipped)
+    return Diagnosis(link(findings, causes, facts.steps.tolist()), skipped)
 
 
 def _findings(rule: Rule, suspicions: list[Suspicion]) -> list[Finding]:
