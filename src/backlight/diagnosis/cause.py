@@ -12,7 +12,7 @@ from backlight.schema import Finding
 SURE: Final = 0.5
 """From this score on a finding counts."""
 
-_LEAST_CAUSE: Final = 0.4
+_LEAST_CAUSE: Final = 0.23
 _LEAST_RATIO: Final = 0.5
 _SLACK_STEPS: Final = 5
 

@@ -20,7 +20,7 @@ from backlight.errors import BacklightError
 from backlight.schema import Finding
 
 ENTRY_POINTS: Final = "backlight.rules"
-LEAST_SCORE: Final = 0.15
+LEAST_SCORE: Final = 0.08
 """What is less sure than this is not told."""
 
 _MOST_PLACES: Final = 2  # of one fault

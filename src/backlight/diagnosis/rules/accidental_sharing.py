@@ -19,7 +19,8 @@ def check(facts: Facts) -> Iterator[Suspicion]:
     for strength, sites in suspected.items():
         site = sites[0]
         if strength:
-            name = facts.network.common_name([each.module for each in sites])
+            names = [each.module for each in sites]
+            name = facts.network.common_name(names) if len(names) > 1 else names[0]
             inner = facts.network.modules[site.module]
             depth = site.module.count(".") - name.count(".")
             others = ", ".join(_around(alias, depth + 1) for alias in site.aliases)

@@ -32,7 +32,7 @@ def check(facts: Facts) -> Iterator[Suspicion]:
         yield Suspicion(
             where="optimizer",
             strength=strength,
-            step=call.step,
+            step=calls[0].step,
             why=f"{call.name} cuts gradients to {said(float(limit or 0))}, which is {said(ratio)} "
             "of what "
             f"they are, in {len(ratios)} of {len(calls)} recorded calls. Almost nothing of them "
