@@ -132,12 +132,27 @@ def by_fault(outcomes: list[Outcome]) -> None:
     for each in outcomes:
         if each.case.has_bug:
             groups[each.case.program.fault].append(each)
-    print(f"\n{'fault':26}{'first':>8}{'in 3':>8}{'place':>8}{'runs':>6}")
+    print(f"\n{'fault':26}{'first':>8}{'in 3':>8}{'place':>8}{'step':>6}{'runs':>6}")
     for fault, group in sorted(groups.items()):
         first = sum(each.rank == 0 for each in group) / len(group)
         three = sum(each.rank is not None and each.rank < 3 for each in group) / len(group)
         placed = sum(each.is_placed for each in group) / len(group)
-        print(f"{fault:26}{first:8.0%}{three:8.0%}{placed:8.0%}{len(group):6}")
+        steps = sorted(each.findings[each.rank]["step"] for each in group if each.rank is not None)
+        step = steps[len(steps) // 2] if steps else "-"
+        print(f"{fault:26}{first:8.0%}{three:8.0%}{placed:8.0%}{step:>6}{len(group):6}")
+
+
+def by_healthy(outcomes: list[Outcome]) -> None:
+    """Print a line for each healthy program: how often something was said to be wrong with it."""
+    groups: dict[str, list[Outcome]] = defaultdict(list)
+    for each in outcomes:
+        if not each.case.program.fault:
+            groups[each.case.name].append(each)
+    print(f"\n{'healthy program':44}{'false alarms':>14}{'highest score':>15}")
+    for name, group in sorted(groups.items()):
+        alarms = sum(each.is_alarm for each in group)
+        highest = max((f["score"] for each in group for f in each.findings), default=0.0)
+        print(f"{name:44}{f'{alarms} of {len(group)}':>14}{highest:15.2f}")
 
 
 def calibration(outcomes: list[Outcome]) -> None:
@@ -201,6 +216,7 @@ def main() -> None:
         if half:
             report(half, title)
     by_fault(outcomes)
+    by_healthy(outcomes)
     calibration(outcomes)
     if asked.misses:
         misses(outcomes)

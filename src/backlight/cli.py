@@ -14,6 +14,7 @@ from typer.core import TyperGroup
 from backlight._version import __version__
 from backlight.diagnosis.anomalies_command import register as register_anomalies
 from backlight.diagnosis.command import register as register_diagnose
+from backlight.diagnosis.follow_command import register as register_follow
 from backlight.errors import BacklightError
 from backlight.exchange_commands import register as register_exchange
 from backlight.housekeeping import printable, register
@@ -276,6 +277,7 @@ def doctor(as_json: AsJson = False) -> None:
 
 register(app, DEFAULT_ROOT)
 register_diagnose(app)
+register_follow(app, DEFAULT_ROOT)
 register_anomalies(app)
 register_exchange(app, DEFAULT_ROOT)
 register_precision(app)

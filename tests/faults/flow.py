@@ -25,6 +25,9 @@ def deep_sigmoid_with_adam(bug: bool) -> Training:
         def __init__(self) -> None:
             super().__init__()
             self.net = mlp(6, *[24] * 9, 1, act=nn.Sigmoid if bug else nn.GELU)
+            if not bug:
+                for layer in self.net[::2]:
+                    nn.init.kaiming_normal_(layer.weight)
 
         def forward(self, x: Tensor) -> Tensor:
             return self.net(x)

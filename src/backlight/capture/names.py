@@ -252,10 +252,19 @@ def _description(name: str, module: nn.Module, trained: Collection[int] | None) 
     untrained = [p for p, each in own.items() if trained is not None and id(each) not in trained]
     if untrained:
         told["untrained"] = untrained
+    loose = [place for place, value in vars(module).items() if _is_loose(value, trained)]
+    if loose:
+        told["loose"] = loose
     batch_first = getattr(module, "batch_first", None)
     if isinstance(batch_first, bool):
         told["batch_first"] = batch_first
     return told
+
+
+def _is_loose(value: Any, trained: Collection[int] | None) -> bool:
+    """Whether an attribute asks for gradients and is no parameter, and no optimizer holds it."""
+    is_leaf = isinstance(value, torch.Tensor) and value.requires_grad and value.is_leaf
+    return is_leaf and (trained is None or id(value) not in trained)
 
 
 def _extra_repr(module: nn.Module) -> str:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from bisect import bisect_left
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -11,11 +12,14 @@ from backlight.schema import Finding
 SURE: Final = 0.5
 """From this score on a finding counts."""
 
-_LEAST_CAUSE: Final = 0.4
+_LEAST_CAUSE: Final = 0.23
 _LEAST_RATIO: Final = 0.5
+_SLACK_STEPS: Final = 5
 
 
-def link(findings: list[Finding], causes: Mapping[str, tuple[str, ...]]) -> list[Finding]:
+def link(
+    findings: list[Finding], causes: Mapping[str, tuple[str, ...]], steps: Sequence[int] = ()
+) -> list[Finding]:
     """Hang symptoms under their causes, and put the findings in order, best first.
 
     A finding explains another one if its fault is known to bring about the other's, it did not
@@ -24,7 +28,7 @@ def link(findings: list[Finding], causes: Mapping[str, tuple[str, ...]]) -> list
     """
     reach = {fault: set(effects) for fault, effects in causes.items()}
     found = {finding.id: finding for finding in findings}
-    parents = {each.id: _parents(each, findings, reach) for each in findings}
+    parents = {each.id: _parents(each, findings, reach, steps) for each in findings}
     explained: dict[str, list[str]] = {key: [] for key in found}
     roots: dict[str, str | None] = {}
     for key, finding in found.items():
@@ -39,14 +43,23 @@ def link(findings: list[Finding], causes: Mapping[str, tuple[str, ...]]) -> list
     return sorted(linked, key=_rank)
 
 
-def _parents(finding: Finding, all_: list[Finding], reach: Mapping[str, set[str]]) -> list[str]:
+def _parents(
+    finding: Finding, all_: list[Finding], reach: Mapping[str, set[str]], steps: Sequence[int]
+) -> list[str]:
     return [
         other.id
         for other in all_
         if other.id != finding.id
+        and _earliest(other.step, steps) <= finding.step + _SLACK_STEPS
         and finding.fault in reach.get(other.fault, set())
         and other.score >= max(_LEAST_CAUSE, _LEAST_RATIO * finding.score)
     ]
+
+
+def _earliest(step: int, steps: Sequence[int]) -> int:
+    """What shows at a recorded step may have begun right after the recorded step before it."""
+    at = bisect_left(steps, step)
+    return steps[at - 1] + 1 if at > 0 else step
 
 
 def _best(candidates: list[Finding], parents: Mapping[str, list[str]]) -> str | None:

@@ -20,7 +20,7 @@ from backlight.errors import BacklightError
 from backlight.schema import Finding
 
 ENTRY_POINTS: Final = "backlight.rules"
-LEAST_SCORE: Final = 0.15
+LEAST_SCORE: Final = 0.08
 """What is less sure than this is not told."""
 
 _MOST_PLACES: Final = 2  # of one fault
@@ -94,7 +94,7 @@ def examine(facts: Facts, rules: Sequence[Rule] = tuple(RULES)) -> Diagnosis:
         else:
             findings += _findings(rule, suspicions)
     causes = {rule.fault: rule.causes for rule in rules}
-    return Diagnosis(link(findings, causes), skipped)
+    return Diagnosis(link(findings, causes, facts.steps.tolist()), skipped)
 
 
 def _findings(rule: Rule, suspicions: list[Suspicion]) -> list[Finding]:

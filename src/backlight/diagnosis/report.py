@@ -19,19 +19,25 @@ _COLOURS: Final = ((0.8, "red"), (0.5, "yellow"), (0.0, "bright_black"))
 
 def print_report(diagnosis: Diagnosis, name: str, console: Console, *, shows_all: bool) -> None:
     """Print what is wrong; with `shows_all` also what is not sure and what could not be checked."""
-    sure = [each for each in diagnosis if each.score >= SURE]
-    console.print(Text(_headline(sure, printable(name)), style="bold"))
-    for finding in diagnosis:
-        is_told = finding.score >= SURE or shows_all
-        if is_told and not _has_parent(finding, diagnosis, shows_all):
-            console.print(Group("", *_told(finding, diagnosis, shows_all, depth=0)))
-    unsure = len(diagnosis) - len(sure)
+    for part in report(diagnosis, name, shows_all=shows_all):
+        console.print(part)
+    unsure = sum(each.score < SURE for each in diagnosis)
     if shows_all:
         for fault, reason in diagnosis.skipped.items():
             console.print(Text(f"not checked: {fault}, because {reason}", style="bright_black"))
     elif unsure or diagnosis.skipped:
         hidden = f"{unsure} weaker suspicions, {len(diagnosis.skipped)} faults not checked"
         console.print(Text(f"\n{hidden}: --all shows them.", style="bright_black"))
+
+
+def report(diagnosis: Diagnosis, name: str, *, shows_all: bool) -> Iterator[RenderableType]:
+    """A headline, and each cause with its symptoms under it."""
+    sure = [each for each in diagnosis if each.score >= SURE]
+    yield Text(_headline(sure, printable(name)), style="bold")
+    for finding in diagnosis:
+        is_told = finding.score >= SURE or shows_all
+        if is_told and not _has_parent(finding, diagnosis, shows_all):
+            yield Group("", *_told(finding, diagnosis, shows_all, depth=0))
 
 
 def _headline(sure: list[Finding], name: str) -> str:

@@ -13,22 +13,31 @@ from backlight.schema import Site
 def check(facts: Facts) -> Iterator[Suspicion]:
     """Look at parameters that have more than one name."""
     shared = [p for m in facts.network.with_parameters() for p in m.parameters if p.aliases]
-    modules = list(dict.fromkeys(p.module for p in shared))
-    for name in modules:
-        site = next(p for p in shared if p.module == name)
-        strength = _strength(facts, site)
+    suspected: dict[float, list[Site]] = {}
+    for site in {p.module: p for p in reversed(shared)}.values():
+        suspected.setdefault(_strength(facts, site), []).insert(0, site)
+    for strength, sites in suspected.items():
+        site = sites[0]
         if strength:
-            others = ", ".join(alias.rpartition(".")[0] for alias in site.aliases)
+            names = [each.module for each in sites]
+            name = facts.network.common_name(names) if len(names) > 1 else names[0]
+            inner = facts.network.modules[site.module]
+            depth = site.module.count(".") - name.count(".")
+            others = ", ".join(_around(alias, depth + 1) for alias in site.aliases)
             yield Suspicion(
                 where=name,
                 strength=strength,
                 step=int(facts.steps[0]),
                 why=f"{name} and {others} are the same module: they share {site.place} and all "
                 "else. "
-                f"It runs {len(facts.network.modules[name].outputs)} times in a step.",
+                f"It runs {len(inner.outputs)} times in a step.",
                 try_this="Make a module for each place, [make() for _ in range(n)] instead of "
                 "[module] * n, or copy.deepcopy; say so in a comment if sharing is meant.",
             )
+
+
+def _around(name: str, levels: int) -> str:
+    return ".".join(name.split(".")[:-levels])
 
 
 def _strength(facts: Facts, site: Site) -> float:
@@ -42,7 +51,10 @@ def _strength(facts: Facts, site: Site) -> float:
     tops = {name.partition(".")[0] for name in (own, *others)}
     if len(tops) > 1 and len(around) > 1 and _is_pair_of_models(facts, tops):
         return 0.85
-    return 0.65 if len(around) == 1 and _is_in_series(facts, own) else 0.0
+    if len(around) != 1:
+        return 0.0
+    # Two attributes of one module that are the same layer; one that runs once is but an alias.
+    return 0.7 if len(facts.network.modules[own].outputs) > 1 or _is_in_series(facts, own) else 0.0
 
 
 def _place(name: str) -> str:

@@ -19,7 +19,9 @@ def check(facts: Facts) -> Iterator[Suspicion]:
     given = [typical(facts.stat(s, "rms")) for s in facts.model_inputs if "float" in facts.dtype(s)]
     scale = max([1.0, *(size for size in given if np.isfinite(size))])
     outputs = [
-        (m, m.outputs[0]) for m in facts.network.leaves if "float" in facts.dtype(m.outputs[0])
+        (m, max(m.outputs, key=lambda site: float(np.nanmax(facts.stat(site, "rms"), initial=0.0))))
+        for m in facts.network.leaves
+        if "float" in facts.dtype(m.outputs[0])
     ]
     sizes = [finite(facts.stat(site, "rms")) for _, site in outputs]
     large = [

@@ -10,6 +10,7 @@ from backlight.diagnosis.rule import Rule, Suspicion, Threshold
 from backlight.diagnosis.strength import percent, rising
 
 _SUSPECT, _SURE = 0.85, 0.97
+_DENSE, _SURELY_DENSE = 0.95, 0.995  # of pixels, most are background
 
 
 def check(facts: Facts) -> Iterator[Suspicion]:
@@ -20,7 +21,10 @@ def check(facts: Facts) -> Iterator[Suspicion]:
         weighted = call.arguments.get("weight") or call.arguments.get("pos_weight")
         if share is None or weighted:
             continue
-        strength = rising(share, _SUSPECT, _SURE)
+        is_dense = len(call.prediction.get("shape", ())) > 2
+        strength = rising(share, *((_DENSE, _SURELY_DENSE) if is_dense else (_SUSPECT, _SURE)))
+        if call.arguments.get("reduction") == "none":
+            strength *= 0.6  # what is done with each sample's loss, such as weighing, is not seen
         if facts.learned is not None and facts.learned > 0.5:
             strength *= 0.4
         if strength and share < 1.0:
@@ -41,7 +45,7 @@ def _majority(facts: Facts, call: FunctionalCall, source: str) -> float | None:
         counts = label_counts(same)
         total = sum(count for value, count in counts.items() if value >= 0)
         shape = call.prediction.get("shape", [])
-        if total < 64 or len(counts) < 2 or len(shape) != 2:
+        if total < 64 or len(counts) < 2 or len(shape) == 3:
             return None
         return max(counts.values()) / total
     if call.name.startswith("binary_cross_entropy"):
@@ -51,7 +55,7 @@ def _majority(facts: Facts, call: FunctionalCall, source: str) -> float | None:
         size = 1
         for each in shape:
             size *= each
-        width = shape[-1] if len(shape) > 1 else 1
+        width = shape[1] if len(shape) > 1 else 1
         if (
             not means
             or not is_hard
@@ -72,7 +76,10 @@ RULE = Rule(
     thresholds={
         "share of the largest class": Threshold(
             _SUSPECT, "set by hand; the suite does not contradict it"
-        )
+        ),
+        "share of the largest class, of pixels": Threshold(
+            _DENSE, "objects cover a tenth of most pictures"
+        ),
     },
     causes=("data_labels", "lr_too_low"),
 )

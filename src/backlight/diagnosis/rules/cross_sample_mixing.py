@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import accumulate
+from operator import mul
 
 from backlight.diagnosis.facts import Facts
 from backlight.diagnosis.rule import Rule, Suspicion, Threshold
@@ -28,6 +30,8 @@ def _turned(facts: Facts, batches: set[int]) -> Iterator[Suspicion]:
         before, after = call.tensor("input").get("shape", []), (call.result or {}).get("shape", [])
         if len(before) < 2 or not after or not batches & set(before[:2]):
             continue
+        if before[0] in accumulate(after, mul):
+            continue  # the first dimension is split in several, which keeps samples together
         yield Suspicion(
             where=call.module or _root(facts),
             strength=0.88,

@@ -79,10 +79,10 @@ def _of_labels(facts: Facts) -> Iterator[Suspicion]:
     single = [counts for counts in full if len(counts) == 1]
     shape = losses[0].prediction.get("shape", [0, 0]) if losses else [0, 0]
     classes = shape[1] if len(shape) > 1 else 0
-    if len(full) >= 3 and len(single) >= 0.8 * len(full) and classes > 1:
+    if len(full) >= 3 and len(single) >= 0.8 * len(full) and classes > 1 and len(present) > 1:
         yield Suspicion(
             where="data",
-            strength=0.85 if len(present) > 1 else 0.6,
+            strength=0.85,
             step=losses[0].step,
             why=f"{len(single)} of {len(full)} batches that were looked at have samples of one "
             "class alone, of "

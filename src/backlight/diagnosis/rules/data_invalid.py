@@ -18,7 +18,7 @@ def check(facts: Facts) -> Iterator[Suspicion]:
     for call in facts.comparisons:
         told = call.target
         count = told.get("nans", 0) + told.get("infs", 0)
-        if count and not told.get("requires_grad"):
+        if count and not told.get("requires_grad") and not _ran_away(facts, call.step):
             yield Suspicion(
                 where="data",
                 strength=0.96,
@@ -28,6 +28,13 @@ def check(facts: Facts) -> Iterator[Suspicion]:
                 try_this=f"Clean the targets, or leave such samples out: {call.place}",
                 source=call.source,
             )
+
+
+def _ran_away(facts: Facts, step: int) -> bool:
+    """Whether the loss was huge before: then the targets are what the network made of them."""
+    before = facts.loss.values[facts.loss.steps < step]
+    before = np.abs(before[np.isfinite(before)])
+    return len(before) > 0 and float(before.max()) > 1e6 * max(float(before[0]), 1e-6)
 
 
 def _of_input(facts: Facts, site: Site) -> Iterator[Suspicion]:

@@ -72,5 +72,5 @@ RULE = Rule(
     meaning="The loss does not reach parameters that an optimizer holds.",
     check=check,
     thresholds={"gradients": Threshold(0, "a parameter that is trained has one")},
-    causes=("frozen_parameters", "lr_too_low", "data_labels"),
+    causes=("frozen_parameters", "lr_too_low", "data_labels", "saturation"),
 )

@@ -21,7 +21,8 @@ def check(facts: Facts) -> Iterator[Suspicion]:
         raise NotChecked("the loss is known at fewer than 5 steps")
     if loss.first <= 0 or len(facts.info.optimizers) > 1:
         return
-    end = max(loss.last, float(loss.finite[-1]))
+    # Where batches differ much, the last value alone says little.
+    end = loss.last if loss.noise > 0.3 else max(loss.last, float(loss.finite[-1]))
     ratio = end / max(loss.first, 1e-9)
     from_best = end / max(loss.best, 1e-9)
     strength = rising_log(ratio, _SUSPECT, _SURE)

@@ -26,7 +26,7 @@ def check(facts: Facts) -> Iterator[Suspicion]:
     for name, given in experts.items():
         total, busiest = sum(given.values()), max(given, key=lambda each: given[each])
         share = given[busiest] / total if total else 0.0
-        strength = 0.5 * rising(share, 0.9, 0.99)
+        strength = 0.85 * rising(share, 0.9, 0.99)
         if len(given) >= 3 and strength:
             yield Suspicion(
                 where=name,

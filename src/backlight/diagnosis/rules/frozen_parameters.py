@@ -16,6 +16,7 @@ def check(facts: Facts) -> Iterator[Suspicion]:
     """Look for parameters without an optimizer, without a module, or without a learning rate."""
     yield from _unheld(facts)
     yield from _strangers(facts)
+    yield from _loose(facts)
     yield from _without_rate(facts)
     yield from _switched_off(facts)
 
@@ -89,6 +90,21 @@ def _strangers(facts: Facts) -> Iterator[Suspicion]:
     )
 
 
+def _loose(facts: Facts) -> Iterator[Suspicion]:
+    """Tensors of a module that ask for gradients and are no parameters."""
+    for module in facts.network.modules.values():
+        if module.told.get("loose") and module.is_called:
+            names = ", ".join(module.told["loose"])
+            yield Suspicion(
+                where=module.name,
+                strength=0.9,
+                step=int(facts.steps[0]),
+                why=f"{names} of {module.name or 'the model'} asks for gradients, but is a plain "
+                "tensor, so parameters() does not list it and no optimizer trains it.",
+                try_this=f"Make it a parameter: self.{module.told['loose'][0]} = nn.Parameter(…).",
+            )
+
+
 def _without_rate(facts: Facts) -> Iterator[Suspicion]:
     """Gradients, an optimizer, and no change."""
     rates = facts.rates[1][np.isfinite(facts.rates[1])]
@@ -128,7 +144,7 @@ def _switched_off(facts: Facts) -> Iterator[Suspicion]:
     """`requires_grad` off in single layers among others that train."""
     modules = [m for m in facts.network.with_parameters() if m.is_called]
     modules.sort(key=lambda m: m.order)
-    frozen = [m for m in modules if m.weight and "weight" in m.told.get("frozen", ())]
+    frozen = [m for m in modules if _is_frozen(facts, m)]
     trained = [m for m in modules if facts.is_trained(m)]
     if not frozen or not trained:
         return
@@ -146,6 +162,12 @@ def _switched_off(facts: Facts) -> Iterator[Suspicion]:
         "beside them train. They stay as they were made.",
         try_this="Set requires_grad_(True) where a layer should learn.",
     )
+
+
+def _is_frozen(facts: Facts, module: Module) -> bool:
+    """Whether its weight was made without a gradient, and was not let go later."""
+    is_off = module.weight is not None and "weight" in module.told.get("frozen", ())
+    return is_off and not facts.is_trained(module)
 
 
 def _is_deliberate(frozen: list[Module], trained: list[Module]) -> bool:

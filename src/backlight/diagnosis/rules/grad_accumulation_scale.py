@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from backlight.diagnosis.calls import made_by
 from backlight.diagnosis.facts import Facts
-from backlight.diagnosis.rule import Rule, Suspicion, Threshold
+from backlight.diagnosis.rule import NotChecked, Rule, Suspicion, Threshold
 
 _DIVIDED = ("Div", "Mul")
 
@@ -18,6 +18,8 @@ def check(facts: Facts) -> Iterator[Suspicion]:
     times = Counter((c.step, c.source) for c in passes)
     if not times or facts.iterations < 2:
         return
+    if len(facts.info.optimizers) > 1:
+        raise NotChecked("several optimizers may step in turn, each after a pass of its own")
     (_, source), count = times.most_common(1)[0]
     own = [c for c in passes if c.source == source]
     told = own[-1].arguments.get("input", {})

@@ -18,6 +18,7 @@ def check(facts: Facts) -> Iterator[Suspicion]:
     """Compare the limit with the norm, or with the largest element, before clipping."""
     calls = [c for c in facts.calls if c.name.startswith("clip_grad")]
     if not calls:
+        yield from _by_hand(facts)
         return
     ratios = [ratio for c in calls if (ratio := _ratio(facts, c)) is not None]
     if not ratios:
@@ -31,13 +32,44 @@ def check(facts: Facts) -> Iterator[Suspicion]:
         yield Suspicion(
             where="optimizer",
             strength=strength,
-            step=call.step,
+            step=calls[0].step,
             why=f"{call.name} cuts gradients to {said(float(limit or 0))}, which is {said(ratio)} "
             "of what "
             f"they are, in {len(ratios)} of {len(calls)} recorded calls. Almost nothing of them "
             "is left.",
             try_this=f"Raise the limit to about the usual norm of the gradients: {call.place}",
             source=call.source,
+        )
+
+
+def _by_hand(facts: Facts) -> Iterator[Suspicion]:
+    """No call was seen, and yet less of the gradients is applied than backward passes made."""
+    parameters = [p for m in facts.network.with_parameters() for p in m.parameters]
+    cut = [p for p in parameters if facts.has(p, "grad") and facts.has(p, "grad_applied")]
+    if not cut:
+        return
+    left = np.array(
+        [facts.stat(p, "rms", "grad_applied") / facts.stat(p, "rms", "grad") for p in cut]
+    )
+    left = left[np.isfinite(left) & (left > 0)]
+    if len(left) < 3 or np.ptp(np.log(left)) < 0.1:
+        return  # one factor for all is no clipping, but a scale that is undone
+    ratio = float(np.median(left))
+    limit = float(np.nanmax([facts.stat(p, "abs_max", "grad_applied") for p in cut]))
+    strength = rising_log(ratio, _SUSPECT, _SURE)
+    if strength:
+        yield Suspicion(
+            where="optimizer",
+            strength=strength,
+            step=int(facts.steps[0]),
+            why=f"The gradients that the optimizer applies are {said(ratio)} of those that "
+            f"backward() made, and none of their elements is above {said(limit)}. They are cut "
+            "in between, and almost nothing of them is left.",
+            try_this="Raise the limit at which gradients are clamped, to about their usual size.",
+            evidence=(
+                facts.evidence(cut[0], "rms", "grad"),
+                facts.evidence(cut[0], "rms", "grad_applied"),
+            ),
         )
 
 

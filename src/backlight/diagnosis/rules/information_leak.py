@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 from backlight.diagnosis.calls import FunctionalCall
 from backlight.diagnosis.facts import Facts
 from backlight.diagnosis.rule import Rule, Suspicion, Threshold
 from backlight.diagnosis.sequence import language_model, self_attention
+from backlight.schema import Site
 
 
 def check(facts: Facts) -> Iterator[Suspicion]:
@@ -15,6 +17,7 @@ def check(facts: Facts) -> Iterator[Suspicion]:
     vocabulary = language_model(facts)
     if vocabulary is None or facts.network.of_class(r"Bert|Roberta|Electra|MaskedLM"):
         return
+    yield from _given_away(facts, vocabulary)
     attention = self_attention(facts)
     if attention and not any(_is_masked(call) for call in attention):
         call = attention[0]
@@ -40,6 +43,45 @@ def check(facts: Facts) -> Iterator[Suspicion]:
                 "reads backwards: a position sees those after it.",
                 try_this="Use bidirectional=False for predicting the next token.",
             )
+
+
+def _given_away(facts: Facts, vocabulary: int) -> Iterator[Suspicion]:
+    """Targets that are the very tokens that the model is given."""
+    losses = [c for c in facts.comparisons if c.name in ("cross_entropy", "nll_loss")]
+    given = [site for site in facts.model_inputs if "int" in facts.dtype(site)]
+    if len(given) != 1 or not _looks_back_only(facts):
+        return  # what is translated, sorted or turned round may have the same tokens
+    steps = {int(step): at for at, step in enumerate(facts.steps)}
+    calls = [c for c in losses if c.step in steps]
+    for site in given:
+        same = [c for c in calls if _is_same(facts, site, steps[c.step], c)]
+        if len(same) >= 3 and len(same) == len(calls):
+            yield Suspicion(
+                where="data",
+                strength=0.85,
+                step=calls[0].step,
+                why=f"In each of {len(same)} recorded steps the targets are the tokens of "
+                f"{site.name} themselves, out of {vocabulary}: the network is asked for what it "
+                "is given, not for what comes next.",
+                try_this="Shift them by one: inputs tokens[:, :-1], targets tokens[:, 1:]. "
+                f"{calls[0].place}",
+                source=calls[0].source,
+            )
+
+
+def _looks_back_only(facts: Facts) -> bool:
+    attention = self_attention(facts)
+    recurrent = facts.network.of_class(r"^(LSTM|GRU|RNN)$")
+    one_way = [m for m in recurrent if m.is_called and m.setting("bidirectional") != "True"]
+    return any(_is_masked(call) for call in attention) or (not attention and bool(one_way))
+
+
+def _is_same(facts: Facts, site: Site, column: int, call: FunctionalCall) -> bool:
+    told = call.target
+    if math.prod(facts.shape(site)) != math.prod(told.get("shape", [0])):
+        return False
+    pairs = [(facts.stat(site, name)[column], told.get(name)) for name in ("mean", "min", "max")]
+    return all(said is not None and math.isclose(seen, said, rel_tol=1e-5) for seen, said in pairs)
 
 
 def _is_masked(call: FunctionalCall) -> bool:

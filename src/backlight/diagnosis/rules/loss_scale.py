@@ -21,14 +21,16 @@ def check(facts: Facts) -> Iterator[Suspicion]:
     if losses and isinstance(value, (int, float)) and value:
         same = [c for c in losses if (c.step, c.iteration) == (losses[0].step, losses[0].iteration)]
         ratio = abs(value) / max(sum(abs(c.value or 0.0) for c in same), 1e-30)
-        if not _is_mixed_precision(ratio):
+        if not _is_mixed_precision(ratio) and _is_one_factor(facts, losses):
             strength = max(
                 rising_log(ratio, _SUSPECT, _SURE), rising_log(ratio, 1 / _SUSPECT, 1 / _SURE)
             )
             if strength:
+                is_borne = ratio > 1 and _is_adaptive(facts) and facts.loss.gain > 0.3
                 yield Suspicion(
                     where="loss",
-                    strength=max(strength, 0.6),
+                    # Adam and its kin divide by the size of gradients, and so by the factor.
+                    strength=max(strength, 0.6) * (0.6 if is_borne else 1.0),
                     step=losses[0].step,
                     why=f"{losses[0].name} gives {said(losses[0].value or 0)}, and the backward "
                     "pass starts from "
@@ -42,6 +44,24 @@ def check(facts: Facts) -> Iterator[Suspicion]:
     yield from _summed(facts)
 
 
+def _is_one_factor(facts: Facts, losses: list[FunctionalCall]) -> bool:
+    """Whether the loss is the same multiple of its parts at every step; otherwise terms differ."""
+    parts: dict[tuple[int, int], float] = {}
+    for call in losses:
+        key = call.step, call.iteration
+        parts[key] = parts.get(key, 0.0) + abs(call.value or 0.0)
+    roots = {
+        (call.step, call.iteration): float(told["min"])
+        for call in facts.calls
+        if call.name == "backward"
+        and isinstance(told := call.arguments.get("input"), dict)
+        and isinstance(told.get("min"), (int, float))
+    }
+    ratios = [abs(roots[key]) / parts[key] for key in parts.keys() & roots.keys() if parts[key]]
+    known = [ratio for ratio in ratios if math.isfinite(ratio) and ratio > 0]
+    return not known or max(known) < 1.5 * min(known)
+
+
 def _is_mean(call: FunctionalCall) -> bool:
     return bool(call.arguments.get("reduction", "mean") == "mean")
 
@@ -52,11 +72,14 @@ def _is_mixed_precision(ratio: float) -> bool:
     return power >= 7.5 and abs(power - round(power)) < 0.01
 
 
+def _is_adaptive(facts: Facts) -> bool:
+    return any("Adam" in name or "RMS" in name for name in optimizer_classes(facts))
+
+
 def _summed(facts: Facts) -> Iterator[Suspicion]:
     """A loss that is a sum over a large batch, where that makes steps too large."""
     sums = [c for c in facts.calls if c.is_loss and c.arguments.get("reduction") == "sum"]
-    is_adaptive = any("Adam" in name or "RMS" in name for name in optimizer_classes(facts))
-    if not sums or is_adaptive:
+    if not sums or _is_adaptive(facts):
         return
     size = math.prod(s for s in sums[0].target.get("shape", [1]) if isinstance(s, int))
     is_unhealthy = (

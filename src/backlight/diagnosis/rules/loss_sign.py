@@ -35,6 +35,7 @@ def check(facts: Facts) -> Iterator[Suspicion]:
             )
             return
     yield from _rewarded(facts)
+    yield from _pushed_apart(facts)
     yield from _without_floor(facts, bool(losses))
 
 
@@ -50,6 +51,25 @@ def _rewarded(facts: Facts) -> Iterator[Suspicion]:
         )
 
 
+def _pushed_apart(facts: Facts) -> Iterator[Suspicion]:
+    """A similarity that is the loss itself: what should become alike becomes opposite."""
+    calls = [c for c in facts.calls if c.name == "cosine_similarity"]
+    has_others = any(c.is_comparison for c in facts.calls)
+    if not calls or has_others or made_by(facts.backward_root) != "Mean":
+        return
+    loss = facts.loss
+    if loss.is_known and loss.last < loss.first - 0.2 and loss.last < -0.5:
+        yield Suspicion(
+            where="loss",
+            strength=0.8,
+            step=calls[0].step,
+            why=f"The loss is the mean of a cosine similarity, and falls from {said(loss.first)} "
+            f"to {said(loss.last)}: what should be alike is made opposite.",
+            try_this=f"Use 1 minus the similarity: {calls[0].place}",
+            source=calls[0].source,
+        )
+
+
 def _without_floor(facts: Facts, has_losses: bool) -> Iterator[Suspicion]:
     """A loss that falls below zero and faster and faster."""
     loss = facts.loss
@@ -57,7 +77,7 @@ def _without_floor(facts: Facts, has_losses: bool) -> Iterator[Suspicion]:
         return
     scale = max(abs(loss.first), 0.1)
     depth = -loss.last / scale
-    is_falling = loss.last <= loss.best + 0.1 * abs(loss.best)
+    is_falling = loss.last <= 0.3 * loss.best < 0
     half = float(loss.smooth[len(loss.smooth) // 2])
     is_speeding = loss.last < 0 and abs(loss.last) > 2.0 * abs(half)
     strength = rising_log(depth, 10.0, 1000.0) if is_falling and is_speeding else 0.0

@@ -9,10 +9,12 @@ import numpy as np
 from backlight.diagnosis.facts import Facts
 from backlight.diagnosis.rule import NotChecked, Rule, Suspicion, Threshold
 from backlight.diagnosis.strength import percent, rising, rising_log, said
+from backlight.diagnosis.updates import setting
 from backlight.schema import Evidence
 
 _SUSPECT, _SURE = 0.4, 0.75
 _SPENT = 0.02
+_COLD, _SURELY_COLD = 0.1, 0.02
 
 
 def check(facts: Facts) -> Iterator[Suspicion]:
@@ -51,6 +53,7 @@ def check(facts: Facts) -> Iterator[Suspicion]:
             "longer.",
             evidence=(evidence,),
         )
+    yield from _never_warm(facts, peak, float(rates[-1]), evidence)
     rise = float(rates[-1] / max(rates[0], 1e-30))
     is_rising = rise > 20 and rates[-1] >= 0.99 * peak and facts.loss.last > facts.loss.best * 1.5
     if is_rising and rates[0] > 0:
@@ -66,11 +69,32 @@ def check(facts: Facts) -> Iterator[Suspicion]:
         )
 
 
+def _never_warm(facts: Facts, peak: float, last: float, evidence: Evidence) -> Iterator[Suspicion]:
+    """A warm-up that is far from its end when the run ends."""
+    meant = max([*setting(facts, "initial_lr"), *setting(facts, "max_lr")], default=0.0)
+    reached = peak / meant if meant > 0 else 1.0
+    strength = rising_log(reached, _COLD, _SURELY_COLD) if last >= 0.99 * peak else 0.0
+    if strength and facts.last_step >= 20:
+        yield Suspicion(
+            where="optimizer",
+            strength=strength,
+            step=int(facts.steps[0]),
+            why=f"The learning rate is meant to be {said(meant)}, and the schedule lets it reach "
+            f"{said(peak)} in {facts.last_step + 1} steps, {percent(reached)} of that. It still "
+            "rises at the end: the warm-up is longer than the training.",
+            try_this="Make the warm-up shorter than the training, a few hundred steps say.",
+            evidence=(evidence,),
+        )
+
+
 RULE = Rule(
     fault="lr_schedule",
     meaning="The schedule lets the learning rate go to nothing too early, or grow without end.",
     check=check,
-    thresholds={"share of steps at under 2% of the peak": Threshold(_SUSPECT, "a cosine has 9%")},
+    thresholds={
+        "share of steps at under 2% of the peak": Threshold(_SUSPECT, "a cosine has 9%"),
+        "peak to the rate that is meant": Threshold(_COLD, "a warm-up ends within the run"),
+    },
     causes=(
         "lr_too_low",
         "lr_too_high",

@@ -8,9 +8,15 @@ import numpy as np
 
 from backlight.diagnosis.facts import Facts
 from backlight.diagnosis.rule import NotChecked, Rule, Suspicion, Threshold
+from backlight.diagnosis.rules.nonfinite import singular_call
 from backlight.diagnosis.series import finite
 from backlight.diagnosis.strength import percent, rising_log, said
-from backlight.diagnosis.updates import optimizer_classes, relative_updates, trained_weights
+from backlight.diagnosis.updates import (
+    optimizer_classes,
+    relative_updates,
+    setting,
+    trained_weights,
+)
 
 _SUSPECT, _SURE, _VAST = 0.05, 0.6, 0.35
 _ADAPTIVE = ("Adam", "RMSprop", "NAdam", "RAdam", "Adamax", "Adagrad", "Lion")
@@ -58,13 +64,19 @@ def _is_large_at_once(facts: Facts) -> bool:
 def _by_custom(facts: Facts, rate: float) -> float:
     """How far a learning rate is above what is customary for the optimizer."""
     is_adaptive = any(name.startswith(_ADAPTIVE) for name in optimizer_classes(facts))
-    return rising_log(rate, 0.03, 0.5) if is_adaptive else rising_log(rate, 1.5, 15.0)
+    momentum = min(max(setting(facts, "momentum"), default=0.0), 0.99)
+    # With momentum a gradient is applied again and again: 1 / (1 - momentum) times in all.
+    return rising_log(rate, 0.03, 0.5) if is_adaptive else _by_sgd(rate / (1 - momentum))
+
+
+def _by_sgd(rate: float) -> float:
+    return rising_log(rate, 1.5, 15.0)
 
 
 def _trouble(facts: Facts) -> float:
     """From 0 to 1: how badly the loss goes."""
     loss = facts.loss
-    if loss.broke_at is not None or facts.last_step == 0:
+    if facts.last_step == 0 or (loss.broke_at is not None and singular_call(facts) is None):
         return 1.0
     if len(facts.info.optimizers) > 1 or "LBFGS" in optimizer_classes(facts):
         return 0.3  # their losses rise and fall against each other, or steps are found by search
@@ -92,7 +104,7 @@ RULE = Rule(
             "a thousandth is usual, Adam's first steps on small networks reach a few hundredths",
         ),
         "Adam's rate": Threshold(0.03, "thirty times its default"),
-        "SGD's rate": Threshold(1.5, "fifteen times what is usual"),
+        "SGD's rate, over 1 - momentum": Threshold(1.5, "0.1 with a momentum of 0.9 is 1"),
     },
     causes=(
         "divergence",

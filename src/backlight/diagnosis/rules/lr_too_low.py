@@ -9,7 +9,7 @@ import numpy as np
 from backlight.diagnosis.facts import Facts
 from backlight.diagnosis.rule import NotChecked, Rule, Suspicion, Threshold
 from backlight.diagnosis.strength import percent, rising_log, said
-from backlight.diagnosis.updates import trained_weights, typical_update
+from backlight.diagnosis.updates import relative_updates, trained_weights, typical_update
 
 _SUSPECT, _SURE = 2e-4, 1e-6
 
@@ -28,7 +28,7 @@ def check(facts: Facts) -> Iterator[Suspicion]:
     yield Suspicion(
         where="optimizer",
         strength=strength,
-        step=int(facts.steps[0]),
+        step=facts.first_step(relative_updates(facts) < _SUSPECT),
         why=f"A step changes the weights by {said(size)} of their size, at a learning rate of "
         f"{said(rate)}; a thousandth is usual. In {facts.last_step + 1} steps the loss fell by "
         f"{percent(max(facts.loss.gain, 0.0))}, from {said(facts.loss.first)} to "

@@ -44,7 +44,8 @@ def _pairs(facts: Facts) -> Iterator[tuple[Module, Module]]:
         if any(np.isfinite(facts.stat(layer.outputs[0], name)).any() for name in _SAME):
             givers.setdefault(_print(facts, layer.outputs[0]), []).append(layer)
     for second in layers:
-        alike = givers.get(_print(facts, second.inputs[0]), []) if second.inputs else []
+        # A layer that is called again and again is a recurrence, whose first call tells little.
+        alike = givers.get(_print(facts, second.inputs[0]), []) if len(second.inputs) == 1 else []
         before = [m for m in alike if m.order < second.order and m is not second]
         if before:
             yield before[-1], second

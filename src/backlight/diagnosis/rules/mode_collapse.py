@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import numpy as np
+
 from backlight.diagnosis.facts import Facts
 from backlight.diagnosis.rule import Rule, Suspicion, Threshold
 from backlight.diagnosis.series import early, late
@@ -22,6 +24,8 @@ def check(facts: Facts) -> Iterator[Suspicion]:
             continue
         before, after = early(values), late(values, 0.2)
         strength = 0.9 * rising_log(after / size, 0.03, 0.003) if after < 0.3 * before else 0.0
+        if after < 0.5 * float(np.nanmax(values)):
+            strength = max(strength, 0.9 * rising_log(after / _real(facts, shape), 0.1, 0.01))
         if strength:
             yield Suspicion(
                 where=site.module,
@@ -38,9 +42,18 @@ def check(facts: Facts) -> Iterator[Suspicion]:
             )
 
 
+def _real(facts: Facts, shape: tuple[int, ...]) -> float:
+    """By how much samples of this shape differ that models are given: the real ones, at most."""
+    alike = [site for site in facts.model_inputs if facts.shape(site)[1:] == shape[1:]]
+    return max((late(facts.stat(site, "batch_std"), 0.2) for site in alike), default=float("nan"))
+
+
 RULE = Rule(
     fault="mode_collapse",
     meaning="A generator's samples become all the same.",
     check=check,
-    thresholds={"variety": Threshold(0.03, "deviation over the batch next to the size")},
+    thresholds={
+        "variety": Threshold(0.03, "deviation over the batch next to the size"),
+        "variety next to the real samples'": Threshold(0.1, "a generator that works has about 1"),
+    },
 )

@@ -65,7 +65,7 @@ def _matters(facts: Facts, name: str) -> bool:
 
 def _always_dropping(facts: Facts) -> Iterator[Suspicion]:
     for call in facts.calls:
-        is_plain = call.name.endswith("dropout") and "dropout(" in call.code and call.module != ""
+        is_plain = call.name.endswith("dropout") and "dropout(" in call.code
         own = facts.network.modules.get(call.module)
         is_functional = own is not None and "Drop" not in own.module_class
         is_said = (
@@ -83,7 +83,8 @@ def _always_dropping(facts: Facts) -> Iterator[Suspicion]:
                 where=call.module,
                 strength=0.68,
                 step=call.step,
-                why=f"{call.name} is called in {call.module} without training=self.training. "
+                why=f"{call.name} is called in {call.module or 'the model'} without "
+                "training=self.training. "
                 "It drops in evaluation too.",
                 try_this=f"Pass training=self.training, or use nn.Dropout: {call.place}",
                 source=call.source,

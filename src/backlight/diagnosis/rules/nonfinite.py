@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import numpy as np
+import numpy.typing as npt
 
 from backlight.diagnosis.calls import FunctionalCall, made_by
 from backlight.diagnosis.facts import Facts
 from backlight.diagnosis.rule import Rule, Suspicion, Threshold
+from backlight.diagnosis.series import Real
 from backlight.schema import QUANTITIES, Site
 
 _SINGULAR = {"log": 0.0, "log2": 0.0, "log10": 0.0, "sqrt": 0.0, "rsqrt": 0.0, "reciprocal": 0.0}
@@ -49,13 +51,25 @@ def check(facts: Facts) -> Iterator[Suspicion]:
 
 def _broken(facts: Facts) -> tuple[int, int] | None:
     """The row and column of the first observation that is not finite."""
-    nans, infs = facts.series.values["nans"], facts.series.values["infs"]
-    bad = (np.nan_to_num(nans) + np.nan_to_num(infs)) > 0
+    nans = np.nan_to_num(facts.series.values["nans"])
+    infs = np.nan_to_num(facts.series.values["infs"])
+    bad = ((nans + infs) > 0) & ~_masks(facts, nans, infs)[:, None]
     columns = np.flatnonzero(bad.any(axis=0))
     if not len(columns):
         return None
     rows = np.flatnonzero(bad[:, columns[0]])
     return int(rows[np.argmin(facts.series.orders[rows])]), int(columns[0])
+
+
+def _masks(facts: Facts, nans: Real, infs: Real) -> npt.NDArray[np.bool_]:
+    """Which tensors hold infinity on purpose, as a mask of attention does: from the first time on.
+
+    They never hold NaN, and the loss is finite although they are there.
+    """
+    seen = ~np.isnan(facts.series.values["count"])
+    always = ((infs > 0) | ~seen).all(axis=1) & (nans == 0).all(axis=1)
+    is_harmless = len(facts.loss.finite) > 0 and facts.loss.broke_at != facts.loss.steps[0]
+    return np.asarray(always & is_harmless)
 
 
 def _of_the_loss(facts: Facts, step: int) -> Suspicion:

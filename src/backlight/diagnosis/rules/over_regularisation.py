@@ -8,7 +8,7 @@ import numpy as np
 
 from backlight.diagnosis.facts import Facts
 from backlight.diagnosis.rule import Rule, Suspicion, Threshold
-from backlight.diagnosis.series import early, late, typical
+from backlight.diagnosis.series import Real, early, finite, typical
 from backlight.diagnosis.strength import percent, rising, rising_log, said
 from backlight.diagnosis.updates import optimizer_classes, setting, trained_weights
 
@@ -45,7 +45,7 @@ def _decay(facts: Facts) -> Iterator[Suspicion]:
     )
     if not weights:
         return
-    shrunk = [late(facts.stat(p, "rms")) / max(early(facts.stat(p, "rms")), 1e-12) for p in weights]
+    shrunk = [_left(facts.stat(p, "rms")) for p in weights]
     shrinking = float(np.median(shrunk))
     is_decoupled = any(name in ("AdamW", "SGDW", "Lion") for name in optimizer_classes(facts))
     pulls = [
@@ -60,21 +60,29 @@ def _decay(facts: Facts) -> Iterator[Suspicion]:
         strength = rising_log(decay, least, 30 * least) * (
             1.0 if pull > 0.7 or shrinking < 0.6 else 0.3
         )
-    strength = max(strength, rising_log(shrinking, 0.25, 0.03) * (1.0 if decay > 0 else 0.7))
+    strength = max(strength, rising_log(shrinking, 0.25, 0.03) * (1.0 if decay > 0 else 0.85))
     if strength * not_learned >= 0.2:
         worst = weights[int(np.argmin(shrunk))]
+        decays = (
+            f"The weight decay is {said(decay)}, and it pulls at the weights with {said(pull)} of "
+            "the force of their gradients."
+        )
         yield Suspicion(
             where="optimizer" if decay > 0 else "loss",
             strength=strength * not_learned,
             step=facts.first_step(facts.stat(worst, "rms") < 0.5 * early(facts.stat(worst, "rms"))),
-            why=f"The weight decay is {said(decay)}, and it pulls at the weights with "
-            f"{said(pull)} of the force "
-            f"of their gradients. The weights are {percent(shrinking)} of what they were at the "
-            "start.",
+            why=f"{decays if decay > 0 else 'The loss pulls all weights towards 0.'} "
+            f"The weights are {percent(shrinking)} of what they were at the start.",
             try_this="Use a weight decay of 1e-4 (Adam, SGD) or 1e-2 (AdamW), or a smaller "
             "penalty.",
             evidence=(facts.evidence(worst, "rms"),),
         )
+
+
+def _left(sizes: Real) -> float:
+    """What is left of a weight's size at the end."""
+    known = finite(sizes)
+    return float(known[-1] / max(known[0], 1e-12)) if len(known) else 1.0
 
 
 RULE = Rule(

@@ -8,10 +8,11 @@ import numpy as np
 
 from backlight.diagnosis.facts import Facts
 from backlight.diagnosis.rule import NotChecked, Rule, Suspicion, Threshold
-from backlight.diagnosis.strength import percent, rising
+from backlight.diagnosis.strength import percent, rising, said
 from backlight.schema import Site
 
 _TOLERANCE = 1e-3
+_MORE = 1.5
 
 
 def check(facts: Facts) -> Iterator[Suspicion]:
@@ -22,7 +23,8 @@ def check(facts: Facts) -> Iterator[Suspicion]:
     parameters = [p for m in facts.network.with_parameters() for p in m.parameters]
     pairs = np.flatnonzero(np.diff(facts.steps) == 1)
     if not len(pairs):
-        raise NotChecked("no two steps in a row were recorded")
+        yield from _more_than_made(facts, parameters)
+        return
     told = [_pairs(facts, parameter, pairs) for parameter in parameters]
     summed, seen = sum(each[0] for each in told), sum(each[1] for each in told)
     if seen < 2 or facts.iterations > 1:
@@ -40,6 +42,35 @@ def check(facts: Facts) -> Iterator[Suspicion]:
         evidence=(
             facts.evidence(parameter, "rms", "grad_applied"),
             facts.evidence(parameter, "rms", "grad"),
+        ),
+    )
+
+
+def _more_than_made(facts: Facts, parameters: list[Site]) -> Iterator[Suspicion]:
+    """Where no two steps in a row were recorded: more is applied than one backward pass made."""
+    seen = [p for p in parameters if facts.has(p, "grad") and facts.has(p, "grad_applied")]
+    if len(facts.steps) < 3 or facts.iterations > 1 or not seen:
+        raise NotChecked("no two steps in a row were recorded")
+    made = np.array([facts.stat(p, "rms", "grad") for p in seen])
+    applied = np.array([facts.stat(p, "rms", "grad_applied") for p in seen])
+    ratios = np.nanmedian(applied / made, axis=0)
+    later = ratios[1:][np.isfinite(ratios[1:])]
+    # A factor that is the same at every step is no sum of old gradients.
+    if len(later) < 2 or np.ptp(np.log(np.maximum(later, 1e-12))) < 0.1:
+        return
+    share = float((later > _MORE).mean())
+    yield Suspicion(
+        where="optimizer",
+        strength=0.85 * rising(share, 0.6, 0.95),
+        step=int(facts.steps[1]),
+        why=f"In {percent(share)} of the recorded steps the optimizer applied more than "
+        f"{_MORE:g} times the gradient that the step's backward pass made, "
+        f"{said(float(np.median(later)))} times typically. Gradients of earlier steps are "
+        "still there.",
+        try_this="Call optimizer.zero_grad() in each step, before loss.backward().",
+        evidence=(
+            facts.evidence(seen[0], "rms", "grad_applied"),
+            facts.evidence(seen[0], "rms", "grad"),
         ),
     )
 
@@ -67,6 +98,7 @@ RULE = Rule(
             0.5,
             "an accumulated gradient is the sum exactly, so any share above a half is no accident",
         ),
+        "applied to made": Threshold(_MORE, "without old gradients it is 1, or less if clipped"),
     },
     causes=("exploding_gradient", "divergence", "lr_too_high", "nonfinite", "activation_explosion"),
 )

@@ -51,7 +51,7 @@ def _check(call: FunctionalCall, batches: set[int | None]) -> tuple[float, str] 
             ),
         )
     is_square = len(shape) >= 3 and shape[-1] == shape[-2] and shape[-1] > 1
-    if is_square and place != len(shape) - 1 and call.name == "softmax":
+    if is_square and place == len(shape) - 2 and call.name == "softmax":
         return (
             0.8,
             (

@@ -48,6 +48,18 @@ def _as_classes(call: FunctionalCall) -> tuple[float, str, str] | None:
             ),
             "Use mse_loss or smooth_l1_loss.",
         )
+    if "float" in str(told.get("dtype")) and len(shape) == 2 and shape[1] > 1:
+        each = float(told.get("mean") or 0.0) * shape[1]
+        if abs(each - 1) > 0.05:
+            return (
+                0.85,
+                (
+                    f"cross_entropy is given {said(each)} as the sum of a sample's targets, on "
+                    "average; it expects the probabilities of one class each, which add up to 1. "
+                    "Several labels may be true at once."
+                ),
+                "Use binary_cross_entropy_with_logits.",
+            )
     if len(shape) == 1 or (len(shape) == 2 and shape[1] == 1):
         return (
             0.9,
