@@ -56,6 +56,11 @@ def opened(browser: Browser, address: str) -> Iterator[tuple[Page, Meter]]:
     context.close()
 
 
+def open_view(page: Page, view: str) -> None:
+    """Go to a view as a person does."""
+    page.locator(f"[data-view={view}]").click()
+
+
 def report(title: str, values: list[float], budget: float, unit: str = "ms") -> None:
     """One line: the median, the budget, and whether it is kept."""
     middle = median(values)

@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 
 import numpy as np
 import pyarrow as pa
-from chrome import opened, report
+from chrome import open_view, opened, report
 from playwright.sync_api import Browser, Page, Response
 from store_data import write_run
 
@@ -27,6 +27,7 @@ from sample_runs import SampleRun  # isort: skip
 
 CELLS = "[role=img][aria-label^='Heatmap of'] canvas"
 DISTRIBUTION = "[aria-label^='Distribution of the value'] canvas"
+LINES = "[aria-label='group0 over steps'] canvas"
 TIMES = 5
 
 
@@ -71,15 +72,15 @@ def script_bytes(browser: Browser, address: str, place: str) -> float:
         return float(sum(len(gzip.compress(each.body())) for each in scripts))
 
 
-def view_ms(browser: Browser, address: str, place: str, key: str, drawn: str) -> float:
-    """From the run's overview, settled, to one of its views, drawn: what is loaded counts too."""
+def view_ms(browser: Browser, address: str, place: str, view: str, drawn: str) -> float:
+    """From the run's log, settled, to one of its views, drawn: what is loaded counts too."""
     with opened(browser, address) as (page, meter):
-        page.goto(f"{place}/log")
+        page.goto(place)
         page.get_by_role("navigation", name="Views").wait_for()
         page.wait_for_timeout(2500)
 
         def act() -> None:
-            page.keyboard.press(key)
+            open_view(page, view)
             page.locator(drawn).first.wait_for()
             page.wait_for_timeout(2500)
 
@@ -113,35 +114,17 @@ def one_click_ms(page: Page, row: int) -> float:
     return took
 
 
-def key_of(page: Page, view: str) -> str:
-    """The number key of a view."""
-    names = page.locator("[data-view]").evaluate_all("all => all.map(a => a.dataset.view)")
-    return str(names.index(view) + 1)
-
-
 def measure(browser: Browser, address: str) -> None:
     """Every budget that needs no very large run."""
     kib = 1024
     for title, place in (("list of runs", "./"), ("a run's overview", "#/bench/lines/overview")):
         report(f"JavaScript, {title}", [script_bytes(browser, address, place) / kib], 150, "KB")
-    with opened(browser, address) as (page, _):
-        page.goto("#/bench/lines/log")
-        page.locator("[data-view]").first.wait_for()
-        heatmap, curves = key_of(page, "heatmap"), key_of(page, "curves")
-    costs = [view_ms(browser, address, "#/bench/1000x5000", heatmap, CELLS) for _ in range(3)]
-    report("heatmap, 1,000 sites x 5,000 steps", costs, 250)
-    lines = "[aria-label='group0 over steps'] canvas"
-    place = "#/bench/lines"
-    with opened(browser, address) as (page, meter):
-        page.goto(f"{place}/log?curves=overlay")
-        page.wait_for_timeout(2500)
-
-        def act() -> None:
-            page.keyboard.press(curves)
-            page.locator(lines).first.wait_for()
-            page.wait_for_timeout(2500)
-
-        report("100 lines x 10,000 points", [meter.cost_ms(act)], 400)
+    for title, place, view, drawn, budget in (
+        ("heatmap, 1,000 sites x 5,000 steps", "#/bench/1000x5000/log", "heatmap", CELLS, 250),
+        ("100 lines x 10,000 points", "#/bench/lines/log?curves=overlay", "curves", LINES, 400),
+    ):
+        costs = [view_ms(browser, address, place, view, drawn) for _ in range(TIMES)]
+        report(title, costs, budget)
     with opened(browser, address) as (page, _):
         report("click to tensor, 5 million observations", click_ms(page, "#/bench/1000x5000"), 200)
 

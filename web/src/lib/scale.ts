@@ -41,8 +41,21 @@ export function colourScale(
   const scale = scaleOf(kind, name, values);
   if (name === "relative") return { ...scale, ends: [scale.ticks[0]!, scale.ticks.at(-1)!] };
   const label = kind === "share" ? formatShare : formatShort;
-  const end = (value: number, at: number) => ({ at, label: label(value) });
-  return { ...scale, ends: [end(scale.low, 0), end(scale.high, 1)] };
+  const full = fullRange(values);
+  const isCut = {
+    low: kind !== "signed" && name === "robust" && full !== null && full.low < scale.low,
+    high:
+      full !== null && Math.max(full.high, kind === "signed" ? -full.low : full.high) > scale.high,
+  };
+  const low = (isCut.low ? "≤ " : "") + label(scale.low);
+  const high = (isCut.high ? "≥ " : "") + label(scale.high);
+  return {
+    ...scale,
+    ends: [
+      { at: 0, label: low },
+      { at: 1, label: high },
+    ],
+  };
 }
 
 type WithoutEnds = Omit<ColourScale, "ends">;
@@ -71,10 +84,15 @@ function linear(kind: StatisticKind, name: ScaleName, values: ArrayLike<number>)
   };
 }
 
+/** A few values that are so many times higher than all others would take the colours from them. */
+const FAR = 100;
+
 function logarithmic(kind: StatisticKind, values: ArrayLike<number>): WithoutEnds {
   const isPositive = (value: number) => value > 0;
-  const found = quantileRange(values, 0.002, 1, isPositive);
-  const high = found?.high ?? 1;
+  const found = quantileRange(values, 0.002, 0.998, isPositive);
+  const highest = fullRange(values)?.high ?? 1;
+  const common = found?.high ?? 1;
+  const high = highest > FAR * common ? common : Math.max(highest, common);
   const low = Math.min(found?.low ?? 0.1, high / 10);
   const base = Math.log(low);
   const span = Math.log(high) - base;

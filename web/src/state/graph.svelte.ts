@@ -4,7 +4,7 @@ import type { GraphAnswer } from "../lib/graph/answer";
 import { buildGraph } from "../lib/graph/model";
 import { type Moment, pickRows } from "../lib/graph/moment";
 import { type Item, Nesting } from "../lib/graph/nesting";
-import { openAround, openBoxes, toggle } from "../lib/graph/open";
+import { ALL, openAround, openBoxes, toggle } from "../lib/graph/open";
 import { ALL_PRESENT, presenceOf } from "../lib/graph/presence";
 import { reachOf } from "../lib/graph/reach";
 import { SceneMaker } from "../lib/graph/scene";
@@ -162,6 +162,11 @@ export class GraphState {
   toggle(item: Item): void {
     const box = this.graph?.boxes[item];
     if (box) selection.change({ toggled: toggle(selection.current.toggled, box.id) });
+  }
+
+  /** Opens everything, or goes back to what is open at first. */
+  toggleAll(): void {
+    selection.change({ toggled: selection.current.toggled.includes(ALL) ? [] : [ALL] });
   }
 
   enter(item: Item): void {
