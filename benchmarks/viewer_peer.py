@@ -73,7 +73,7 @@ def peer_secs(browser: Browser, session: CDPSession, address: str) -> float:
     """Everything expanded in Model Explorer."""
     with opened(browser, address) as (page, _):
         page.goto(address)
-        button = page.locator(".expand-all")
+        button = page.locator(".expand-all").first
         button.wait_for(timeout=60_000)
         page.wait_for_timeout(5000)
         return cost_secs(session, page, button.click)

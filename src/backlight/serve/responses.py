@@ -50,9 +50,9 @@ def arrow_response(table: pa.Table) -> Response:
 
 
 def narrowed(table: pa.Table) -> pa.Table:
-    """The same, with every column of int64 as the smallest integers that hold all of it.
+    """The same, with every column of integers as the smallest that hold all of it.
 
-    A page has no numbers of 64 bits: it would have to make each of them anew.
+    There is less to send, and a page has no integers of 64 bits: it would make each of them anew.
 
     >>> narrowed(pa.table({"nans": [0, 200], "step": [0, 70_000], "big": [0, 1 << 40]})).schema
     nans: uint8
@@ -60,7 +60,7 @@ def narrowed(table: pa.Table) -> pa.Table:
     big: int64
     """
     for place, field in enumerate(table.schema):
-        if field.type == pa.int64() and table.num_rows:
+        if field.type in (pa.int32(), pa.int64()) and table.num_rows:
             whole = table.column(place)
             extremes = pc.min_max(whole).as_py()
             kind = _smallest(extremes["min"] or 0, extremes["max"] or 0)
@@ -72,7 +72,7 @@ def _smallest(low: int, high: int) -> pa.DataType:
     for kind, bits in ((pa.uint8(), 8), (pa.uint16(), 16)):
         if low >= 0 and high < 1 << bits:
             return kind
-    return pa.int32() if -(1 << 31) <= low and high < 1 << 31 else pa.int64()
+    return pa.int32() if low >= -(1 << 31) and high < 1 << 31 else pa.int64()
 
 
 def arrow_bytes(table: pa.Table) -> bytes:
