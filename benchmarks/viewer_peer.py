@@ -1,8 +1,8 @@
-"""Measures what it costs a browser to open all of a large graph: here, and in Google's Model Explorer.
+"""Measures what it costs a browser to open all of a large graph: here, and in Model Explorer.
 
-Both are given the same graph. What counts is the CPU time of the browser's renderer processes, which
-run a page's scripts and its workers, from the click until it is quiet. Model Explorer is installed
-into an environment of its own, once, under the user's cache folder.
+Both are given the same graph. What counts is the CPU time of the browser's renderer processes,
+which run a page's scripts and its workers, from the click until it is quiet. Google's Model
+Explorer is installed into an environment of its own, once, under the user's cache folder.
 """
 
 from __future__ import annotations

@@ -318,6 +318,19 @@ def test_a_plot_is_saved_as_csv_png_and_svg(page: Page) -> None:
             assert "39" in rows[-1][1:]
 
 
+def test_a_distribution_and_a_histogram_are_saved(page: Page) -> None:
+    page.goto("#/demo/full/tensor?site=blocks.0.attn:out.0")
+    for label, columns in (
+        ("Distribution of the value over steps", "first_step,last_step,count"),
+        ("Distribution of the value at the selected step", "from,to,count"),
+    ):
+        wait_until_drawn(page, f"[aria-label^='{label}'] canvas")
+        plot = page.locator(f"[aria-label^='{label}']")
+        for item, begins in (("CSV", columns.encode()), ("PNG", b"\x89PNG"), ("SVG", b"<svg")):
+            plot.click(button="right", position={"x": 20, "y": 20})
+            assert downloaded(page, f"Save as {item}").startswith(begins)
+
+
 @pytest.mark.parametrize(
     ("place", "drawn"),
     [("full/heatmap", CELLS), ("blocks/graph", GRAPH)],
