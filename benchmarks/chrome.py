@@ -14,6 +14,7 @@ from playwright.sync_api import Browser, CDPSession, Page
 
 OWN = ("object", "array", "closure", "regexp", "number", "bigint", "symbol")
 OWN += ("string", "concatenated string", "sliced string")
+WAIT_SECS = 120.0
 TESTS = Path(__file__).resolve().parent.parent / "tests"
 sys.path.insert(0, str(TESTS))
 
@@ -74,6 +75,7 @@ class Meter:
 def opened(browser: Browser, address: str) -> Iterator[tuple[Page, Meter]]:
     """A page of its own, with a meter on it."""
     context = browser.new_context(base_url=address, viewport={"width": 1440, "height": 900})
+    context.set_default_timeout(1000 * WAIT_SECS)
     page = context.new_page()
     session = context.new_cdp_session(page)
     session.send("Performance.enable", {"timeDomain": "threadTicks"})

@@ -50,6 +50,12 @@ describe("rows of sites", () => {
   it("have labels that never collide", () => {
     const many = Array.from({ length: 400 }, (_, i) => site(`m.${i}.w`, `m.${i}`));
     expect(rowLabels(many, 0, 400, 14)).toHaveLength(400);
+    const whole = [site("loss", ""), site("targets", "")];
+    const named = rowLabels([...whole, ...whole], 0, 4, 6);
+    expect(named.map(({ row, text }) => [row, text])).toEqual([
+      [0, "loss"],
+      [2, "loss"],
+    ]);
     for (const height of [0.07, 1.5, 5]) {
       const tops = rowLabels(many, 0, 400, height).map(({ top }) => top);
       expect(tops.at(-1)).toBeLessThanOrEqual(400 * height - 12);

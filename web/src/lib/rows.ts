@@ -55,7 +55,8 @@ export function rowLabels(
   let freeFrom = Number.NEGATIVE_INFINITY;
   for (let row = first; row < Math.min(last, sites.length); row++) {
     const { name, module } = sites[row]!;
-    const startsModule = row === 0 || sites[row - 1]!.module !== module;
+    // What belongs to the whole has no module to speak for it.
+    const startsModule = row === 0 || module === "" || sites[row - 1]!.module !== module;
     if (!isPerRow && !startsModule && row !== first) continue;
     const top = isPerRow
       ? row * rowHeight
