@@ -55,6 +55,7 @@ bench-peers: .venv/installed-dev ## measure what other tools cost on the same lo
 
 bench-viewer: .venv/installed-dev web chromium ## measure what the page costs a browser
 	@$(PY) benchmarks/viewer_graph.py
+	@$(PY) benchmarks/viewer_peer.py
 	@$(PY) benchmarks/viewer_plots.py
 	@$(PY) benchmarks/viewer_live.py
 

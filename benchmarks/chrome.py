@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -11,6 +12,9 @@ from statistics import median
 
 from playwright.sync_api import Browser, CDPSession, Page
 
+OWN = ("object", "array", "closure", "regexp", "number", "bigint", "symbol")
+OWN += ("string", "concatenated string", "sliced string")
+WAIT_SECS = 120.0
 TESTS = Path(__file__).resolve().parent.parent / "tests"
 sys.path.insert(0, str(TESTS))
 
@@ -29,6 +33,28 @@ class Meter:
         """What scripts hold after everything that can be thrown away is."""
         self.session.send("HeapProfiler.collectGarbage")
         return self._metrics()["JSHeapUsedSize"]
+
+    def held_bytes(self) -> float:
+        """What the page itself holds: objects, arrays, texts and numbers.
+
+        The heap also has compiled code, and what the browser keeps for whoever measures it.
+        """
+        pieces: list[str] = []
+        name = "HeapProfiler.addHeapSnapshotChunk"
+
+        def take(event: dict[str, str]) -> None:
+            pieces.append(event["chunk"])
+
+        self.session.on(name, take)
+        self.session.send("HeapProfiler.takeHeapSnapshot", {"reportProgress": False})
+        self.session.remove_listener(name, take)
+        snapshot = json.loads("".join(pieces))
+        meta, nodes = snapshot["snapshot"]["meta"], snapshot["nodes"]
+        kinds, width = meta["node_types"][0], len(meta["node_fields"])
+        kind, size = (meta["node_fields"].index(field) for field in ("type", "self_size"))
+        starts = range(0, len(nodes), width)
+        own = (nodes[at + size] for at in starts if kinds[nodes[at + kind]] in OWN)
+        return float(sum(own))
 
     def nodes(self) -> float:
         """How many nodes of documents there are, those that nobody sees any more too."""
@@ -49,11 +75,17 @@ class Meter:
 def opened(browser: Browser, address: str) -> Iterator[tuple[Page, Meter]]:
     """A page of its own, with a meter on it."""
     context = browser.new_context(base_url=address, viewport={"width": 1440, "height": 900})
+    context.set_default_timeout(1000 * WAIT_SECS)
     page = context.new_page()
     session = context.new_cdp_session(page)
     session.send("Performance.enable", {"timeDomain": "threadTicks"})
     yield page, Meter(session)
     context.close()
+
+
+def open_view(page: Page, view: str) -> None:
+    """Go to a view as a person does."""
+    page.locator(f"[data-view={view}]").click()
 
 
 def report(title: str, values: list[float], budget: float, unit: str = "ms") -> None:

@@ -10,7 +10,7 @@ import tempfile
 from pathlib import Path
 from urllib.parse import urlencode
 
-from chrome import Meter, opened, report
+from chrome import Meter, open_view, opened, report
 from playwright.sync_api import Browser, Page
 
 from browser import chromium, viewer, wait_until_drawn  # isort: skip
@@ -47,7 +47,7 @@ def first_view(page: Page, meter: Meter) -> float:
     page.wait_for_timeout(2000)
 
     def act() -> None:
-        page.keyboard.press("2")
+        open_view(page, "graph")
         wait_for_graph(page)
 
     return meter.cost_ms(act)

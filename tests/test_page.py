@@ -212,6 +212,9 @@ def test_overview_says_where_the_first_nan_is(page: Page) -> None:
     link.click()
     expect(page.get_by_role("heading", level=1)).not_to_be_empty()
     assert step_of(page) == 36
+    here = page.get_by_role("complementary", name="Inspector").get_by_label("Findings here")
+    here.get_by_role("button", name="Not finite").click()
+    expect(page.get_by_role("article", name="Not finite")).to_be_visible()
 
 
 def test_overview_says_what_is_damaged(browser: Browser, root: Path) -> None:
@@ -617,6 +620,27 @@ def test_a_selected_node_lights_its_chain_and_is_inspected(graph: Page) -> None:
     expect(graph).to_have_url(re.compile("toggled=blocks.0%E2%80%A6blocks.5"))
     inspector.get_by_label("Role").select_option(label="weight")
     expect(graph.get_by_role("status")).to_contain_text("fc.weight depends on 0 tensors")
+
+
+def test_the_inspector_leads_to_what_a_tensor_was_made_from_in_every_view(graph: Page) -> None:
+    graph.goto("#/demo/blocks/tensor?site=blocks.3.fc:out.0")
+    inspector = graph.get_by_role("complementary", name="Inspector")
+    used = inspector.get_by_role("region", name="Used by")
+    expect(used.get_by_role("button")).to_have_text(["blocks.3:out.0"])
+    made = inspector.get_by_role("region", name="Made from")
+    made.get_by_role("button", name="blocks.3.fc.weight").click()
+    expect(graph).to_have_url(re.compile("site=blocks.3.fc.weight"))
+    expect(used.get_by_role("button")).to_have_text(["blocks.3.fc:out.0"])
+
+
+def test_all_of_the_graph_is_opened_at_once(graph: Page) -> None:
+    first = show_graph(graph)
+    graph.keyboard.press("o")
+    expect(graph).to_have_url(re.compile("toggled=%2A|toggled=\\*"))
+    expect(graph.get_by_role("button", name="open all")).to_have_attribute("aria-pressed", "true")
+    assert boxes(graph) > first + 6 * 8
+    graph.keyboard.press("o")
+    wait_for_boxes(graph, first)
 
 
 def test_roles_of_a_named_node_are_chosen(graph: Page) -> None:

@@ -121,8 +121,10 @@ def test_every_view_of_the_rail_opens_and_has_its_key(page: Page) -> None:
         expect(page).to_have_url(re.compile(f"#/demo/full/{name}"))
         expect(links.nth(place)).to_have_attribute("aria-current", "page")
         expect(page.locator("main > *").first).to_be_attached()
-    page.keyboard.press("1")
-    expect(page).to_have_url(re.compile("#/demo/full/overview"))
+    for place, key in enumerate(["1", "9", "Shift+Digit1", "Shift+Digit3"]):
+        page.keyboard.press(key)
+        name = links.nth([0, 8, 9, 11][place]).get_attribute("data-view")
+        expect(page).to_have_url(re.compile(f"#/demo/full/{name}"))
 
 
 # Pins
@@ -314,6 +316,19 @@ def test_a_plot_is_saved_as_csv_png_and_svg(page: Page) -> None:
             assert len(rows) == 41
             assert rows[-1][0] == "39"
             assert "39" in rows[-1][1:]
+
+
+def test_a_distribution_and_a_histogram_are_saved(page: Page) -> None:
+    page.goto("#/demo/full/tensor?site=blocks.0.attn:out.0")
+    for label, columns in (
+        ("Distribution of the value over steps", "first_step,last_step,count"),
+        ("Distribution of the value at the selected step", "from,to,count"),
+    ):
+        wait_until_drawn(page, f"[aria-label^='{label}'] canvas")
+        plot = page.locator(f"[aria-label^='{label}']")
+        for item, begins in (("CSV", columns.encode()), ("PNG", b"\x89PNG"), ("SVG", b"<svg")):
+            plot.click(button="right", position={"x": 20, "y": 20})
+            assert downloaded(page, f"Save as {item}").startswith(begins)
 
 
 @pytest.mark.parametrize(

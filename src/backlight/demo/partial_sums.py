@@ -16,7 +16,8 @@ def visualize(selection: Any, run: Any) -> Figure:
     """How the five sums of the selected sample go up and down over the iterations."""
     dark = selection.theme == "dark"
     ink, ground = ("#dce1e7", "#0d1014") if dark else ("#1b2027", "#ffffff")
-    figure = Figure(figsize=(selection.width / 110, selection.height / 120), facecolor=ground)
+    size = (selection.width / 102, selection.height / 104)
+    figure = Figure(figsize=size, facecolor=ground, layout="constrained")
     axes = figure.subplots()
     axes.set_facecolor(ground)
     kept = run.values(name="partial sum", steps=selection.step, quantity="value")
@@ -35,5 +36,7 @@ def visualize(selection: Any, run: Any) -> Figure:
     axes.set_xlabel("numbers read", color=ink)
     axes.set_ylabel("sum so far", color=ink)
     axes.tick_params(colors=ink)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.spines[["bottom", "left"]].set_color(ink)
     axes.legend(facecolor=ground, labelcolor=ink, frameon=False)
     return figure

@@ -9,6 +9,7 @@ import traceback
 from typing import Any, Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
@@ -45,7 +46,33 @@ def json_response(value: dict[str, Any], status: int = 200) -> Response:
 
 def arrow_response(table: pa.Table) -> Response:
     """An answer as an Arrow IPC stream."""
-    return Response(arrow_bytes(table), media_type=ARROW_TYPE)
+    return Response(arrow_bytes(narrowed(table)), media_type=ARROW_TYPE)
+
+
+def narrowed(table: pa.Table) -> pa.Table:
+    """The same, with every column of integers as the smallest that hold all of it.
+
+    There is less to send, and a page has no integers of 64 bits: it would make each of them anew.
+
+    >>> narrowed(pa.table({"nans": [0, 200], "step": [0, 70_000], "big": [0, 1 << 40]})).schema
+    nans: uint8
+    step: int32
+    big: int64
+    """
+    for place, field in enumerate(table.schema):
+        if field.type in (pa.int32(), pa.int64()) and table.num_rows:
+            whole = table.column(place)
+            extremes = pc.min_max(whole).as_py()
+            kind = _smallest(extremes["min"] or 0, extremes["max"] or 0)
+            table = table.set_column(place, field.with_type(kind), whole.cast(kind))
+    return table
+
+
+def _smallest(low: int, high: int) -> pa.DataType:
+    for kind, bits in ((pa.uint8(), 8), (pa.uint16(), 16)):
+        if low >= 0 and high < 1 << bits:
+            return kind
+    return pa.int32() if low >= -(1 << 31) and high < 1 << 31 else pa.int64()
 
 
 def arrow_bytes(table: pa.Table) -> bytes:

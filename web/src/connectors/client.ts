@@ -28,6 +28,16 @@ import type { FrameSource, Query, Transport, Watcher } from "./transport";
 
 const MOST_POINTS = 30_000;
 
+const texts = new Map<string, string>();
+
+/** One text for all that are equal: a run has few kinds and graphs, and a row for each of its steps. */
+function interned(text: string): string {
+  const known = texts.get(text);
+  if (known !== undefined) return known;
+  texts.set(text, text);
+  return text;
+}
+
 /** Asks the addresses of `docs/http.md`, whichever way their answers come. */
 export class Client implements Connector {
   readonly about: readonly string[];
@@ -57,9 +67,9 @@ export class Client implements Connector {
     const columns = await this.columns(`${runPath(id)}/steps`, { after }, signal);
     return {
       step: Array.from(columns.step as ArrayLike<number>),
-      kind: Array.from(columns.kind as ArrayLike<string>),
+      kind: Array.from(columns.kind as ArrayLike<string>, interned),
       iterations: Array.from(columns.iterations as ArrayLike<number>),
-      graph: Array.from(columns.graph as ArrayLike<string>),
+      graph: Array.from(columns.graph as ArrayLike<string>, interned),
       recorded: Array.from(columns.recorded as ArrayLike<boolean>),
       started_at: Array.from(columns.started_at as ArrayLike<number>),
       duration_secs: Array.from(columns.duration_secs as ArrayLike<number>),

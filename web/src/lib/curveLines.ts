@@ -27,6 +27,9 @@ export class CurveMaker {
 
   /** One line, or one for each kind of step at which it was logged. */
   lines(name: string, series: Series, colour: string): Line[] {
+    // One kind only: nothing has to be looked up, and nothing to be copied.
+    if (this.kind === null && this.kinds.length <= 1 && !this.options.isTimed)
+      return [this.smoothed(name, series.step, series.value, colour)];
     const kinds = series.step.map((step) => this.kindAt(step));
     const wanted = (kind: string) => this.kind === null || kind === this.kind;
     const present = [...new Set(kinds)].filter(wanted);
@@ -67,6 +70,10 @@ export class CurveMaker {
     const kept = step.map((_, i) => i).filter(isWanted);
     const y = kept.map((i) => value[i]!);
     const x = kept.map((i) => this.place(step[i]!));
+    return this.smoothed(name, x, y, colour);
+  }
+
+  private smoothed(name: string, x: ArrayLike<number>, y: ArrayLike<number>, colour: string): Line {
     const { smoothing } = this.options;
     return smoothing > 0
       ? { name, colour, x, y: smooth(y, smoothing), raw: y }

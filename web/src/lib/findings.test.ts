@@ -1,6 +1,6 @@
 import { describe, expect, it } from "vitest";
 import type { Finding } from "../connectors/findings";
-import { faultName, toldFindings } from "./findings";
+import { faultName, isAbout, toldFindings } from "./findings";
 
 function finding(id: string, score: number, because_of: string | null = null): Finding {
   const [fault = "", where = ""] = id.split("@");
@@ -47,4 +47,14 @@ describe("findings", () => {
     expect(faultName("lr_too_high")).toBe("Learning rate too high");
     expect(faultName("dead_units")).toBe("Dead units");
   });
+});
+
+it("is about a site in its place, or that speaks for it", () => {
+  const evidence = [{ site: "head:out.0" }] as Finding["evidence"];
+  const one = { ...finding("dead@blocks.1", 1), evidence };
+  const site = (name: string, module: string) => ({ name, module });
+  expect(isAbout(one, site("blocks.1.fc:out.0", "blocks.1.fc"))).toBe(true);
+  expect(isAbout(one, site("head:out.0", "head"))).toBe(true);
+  expect(isAbout(one, site("blocks.10:out.0", "blocks.10"))).toBe(false);
+  expect(isAbout({ ...one, where: "" }, site("x", ""))).toBe(false);
 });

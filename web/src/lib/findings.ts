@@ -30,6 +30,15 @@ export function toldFindings(
   return roots;
 }
 
+/** Whether a finding is at a site: it is said of its module or what is around it, or the site speaks for it. */
+export function isAbout(
+  { where, evidence }: Finding,
+  { name, module }: { name: string; module: string },
+): boolean {
+  const isInside = where !== "" && (module === where || module.startsWith(`${where}.`));
+  return isInside || where === name || evidence.some(({ site }) => site === name);
+}
+
 const NAMES: Record<string, string> = { nonfinite: "not_finite", mode_misuse: "wrong_mode" };
 
 /** `vanishing_gradient` as people say it. */

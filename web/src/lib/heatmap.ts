@@ -38,26 +38,37 @@ export function heatmapMatrix(
   const flags = new Uint8Array(rows * width);
   const nans = new Float64Array(rows * width);
   const infs = new Float64Array(rows * width);
-  for (let i = 0; i < table.site.length; i++) {
-    const cell = rowOfSite[table.site[i]!]! * width + table.column[i]!;
-    const value = table.value[i] ?? Number.NaN;
-    nans[cell] = table.nans[i]!;
-    infs[cell] = table.infs[i]!;
-    const isOverflow = value === Number.POSITIVE_INFINITY || value === Number.NEGATIVE_INFINITY;
-    values[cell] = isOverflow ? Number.NaN : value;
-    flags[cell] =
-      PRESENT | (nans[cell]! > 0 ? HAS_NAN : 0) | (infs[cell]! > 0 || isOverflow ? HAS_INF : 0);
+  const { site, column, value, nans: nansOf, infs: infsOf } = table;
+  for (let i = 0; i < site.length; i++) {
+    const cell = rowOfSite[site[i]!]! * width + column[i]!;
+    const found = value[i] ?? Number.NaN;
+    const isOverflow = found === Number.POSITIVE_INFINITY || found === Number.NEGATIVE_INFINITY;
+    values[cell] = isOverflow ? Number.NaN : found;
+    let flag = isOverflow ? PRESENT | HAS_INF : PRESENT;
+    if (nansOf[i]! > 0) {
+      nans[cell] = nansOf[i]!;
+      flag |= HAS_NAN;
+    }
+    if (infsOf[i]! > 0) {
+      infs[cell] = infsOf[i]!;
+      flag |= HAS_INF;
+    }
+    flags[cell] = flag;
   }
   return { columns, rowOfSite, values, flags, nans, infs };
 }
 
 function numberRows(site: ArrayLike<number>, sites: number) {
   let highest = sites - 1;
-  for (let i = 0; i < site.length; i++) highest = Math.max(highest, site[i]!);
+  for (let i = 0; i < site.length; i++) if (site[i]! > highest) highest = site[i]!;
   const rowOfSite = new Int32Array(highest + 1).fill(-1);
   let rows = 0;
+  let before = -1;
   for (let i = 0; i < site.length; i++) {
-    if (rowOfSite[site[i]!] === -1) rowOfSite[site[i]!] = rows++;
+    const number = site[i]!;
+    if (number === before) continue;
+    before = number;
+    if (rowOfSite[number] === -1) rowOfSite[number] = rows++;
   }
   return { rowOfSite, rows };
 }
@@ -67,12 +78,13 @@ export function rampIndices(matrix: HeatmapMatrix, scale: ColourScale): Uint8Arr
   const { values } = matrix;
   const width = matrix.columns.length;
   const indices = new Uint8Array(values.length);
+  const { place } = scale;
   for (let start = 0; start < values.length; start += width) {
     const reference =
       scale.name === "relative" ? (median(values.subarray(start, start + width)) ?? 0) : 0;
     for (let cell = start; cell < start + width; cell++) {
-      const place = scale.place(values[cell]!, reference) * 255;
-      indices[cell] = Math.max(0, Math.min(255, place));
+      const at = place(values[cell]!, reference) * 255;
+      indices[cell] = at > 0 ? Math.min(255, at) : 0;
     }
   }
   return indices;
@@ -131,10 +143,13 @@ class Line {
   readonly colours: Uint32Array;
   readonly flags: Uint8Array;
   anyMarks = false;
-  private readonly strongest: Int16Array;
   private readonly firstColumn: Int32Array;
   private readonly table: Uint32Array;
-  private readonly middle: number;
+  /** How far each place of the ramp is from where it begins. */
+  private readonly strength: Uint8Array;
+  // Of each column, over all rows of the line: cells are read once, however many pixels show them.
+  private readonly strongest: Int16Array;
+  private readonly flagsOfColumn: Uint8Array;
 
   constructor(
     private readonly width: number,
@@ -143,12 +158,14 @@ class Line {
     scale: ColourScale,
     dark: boolean,
   ) {
+    const columns = matrix.columns.length;
     this.colours = new Uint32Array(width);
     this.flags = new Uint8Array(width);
-    this.strongest = new Int16Array(width);
+    this.strongest = new Int16Array(columns);
+    this.flagsOfColumn = new Uint8Array(columns);
     this.table = ramp(scale.ramp, dark);
-    this.middle = scale.ramp === "diverging" ? 127.5 : 0;
-    const columns = matrix.columns.length;
+    const middle = scale.ramp === "diverging" ? 127.5 : 0;
+    this.strength = Uint8Array.from({ length: 256 }, (_, index) => Math.abs(index - middle));
     this.firstColumn = Int32Array.from({ length: width + 1 }, (_, x) =>
       Math.floor((x * columns) / width + 1e-9),
     );
@@ -156,34 +173,45 @@ class Line {
 
   read(rows: Int32Array, top: number, bottom: number): void {
     this.strongest.fill(-1);
-    this.flags.fill(0);
+    this.flagsOfColumn.fill(0);
     for (let row = top; row < bottom && row < rows.length; row++) {
       if (rows[row]! >= 0) this.add(rows[row]! * this.matrix.columns.length);
     }
+    // A line of pixels without any row is outside the heatmap and stays empty.
+    const isOutside = top >= rows.length;
+    const strongest = this.strongest;
+    const flagsOfColumn = this.flagsOfColumn;
+    const firstColumn = this.firstColumn;
+    const strength = this.strength;
     for (let x = 0; x < this.width; x++) {
-      const index = this.strongest[x]!;
+      const first = firstColumn[x]!;
+      const last = Math.max(first + 1, firstColumn[x + 1]!);
+      let index = strongest[first]!;
+      let flag = flagsOfColumn[first]!;
+      for (let column = first + 1; column < last; column++) {
+        flag |= flagsOfColumn[column]!;
+        const other = strongest[column]!;
+        if (index < 0 || (other >= 0 && strength[other]! > strength[index]!)) index = other;
+      }
       this.colours[x] = index < 0 ? 0 : this.table[index]!;
-      // A line of pixels without any row is outside the heatmap and stays empty.
-      if (top >= rows.length) this.flags[x] = 255;
-      else if (index < 0 || this.flags[x]! > PRESENT) this.anyMarks = true;
+      this.flags[x] = isOutside ? 255 : flag;
+      if (!isOutside && (index < 0 || flag > PRESENT)) this.anyMarks = true;
     }
   }
 
   private add(start: number): void {
     const { values, flags } = this.matrix;
-    for (let x = 0; x < this.width; x++) {
-      const first = this.firstColumn[x]!;
-      const last = Math.max(first + 1, this.firstColumn[x + 1]!);
-      for (let column = first; column < last; column++) {
-        const cell = start + column;
-        this.flags[x]! |= flags[cell]!;
-        if (Number.isNaN(values[cell]!)) continue;
-        const index = this.indices[cell]!;
-        const held = this.strongest[x]!;
-        if (held < 0 || Math.abs(index - this.middle) > Math.abs(held - this.middle)) {
-          this.strongest[x] = index;
-        }
-      }
+    const strongest = this.strongest;
+    const flagsOfColumn = this.flagsOfColumn;
+    const indices = this.indices;
+    const strength = this.strength;
+    for (let column = 0; column < strongest.length; column++) {
+      const cell = start + column;
+      flagsOfColumn[column]! |= flags[cell]!;
+      if (Number.isNaN(values[cell]!)) continue;
+      const held = strongest[column]!;
+      if (held < 0 || strength[indices[cell]!]! > strength[held]!)
+        strongest[column] = indices[cell]!;
     }
   }
 }
@@ -227,7 +255,7 @@ function grow(
   for (let y = 0; y < height; y++) {
     for (let x = 0; x < width; x++) {
       const flag = flags[y * width + x]!;
-      if (flag === 255 || !(flag & (HAS_NAN | HAS_INF))) continue;
+      if (flag <= PRESENT || flag === 255) continue;
       for (let v = Math.max(0, y - reachY); v <= Math.min(height - 1, y + reachY); v++) {
         for (let u = Math.max(0, x - reachX); u <= Math.min(width - 1, x + reachX); u++) {
           if (grown[v * width + u] !== 255) grown[v * width + u]! |= flag & (HAS_NAN | HAS_INF);

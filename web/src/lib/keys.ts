@@ -37,6 +37,7 @@ export const KEYS: { where: string; keys: KeyHelp[] }[] = [
       { keys: ["[", "]"], what: "to what stands beside it" },
       { keys: ["Enter"], what: "open or close the box" },
       { keys: ["Shift Enter"], what: "go into the box" },
+      { keys: ["O"], what: "open all boxes, or as at first" },
       { keys: ["Backspace"], what: "go out of the box" },
       { keys: ["Space"], what: "play through the steps" },
       { keys: ["+", "−", "0"], what: "nearer, farther, fit" },
@@ -64,7 +65,8 @@ export const KEYS: { where: string; keys: KeyHelp[] }[] = [
   {
     where: "In a run",
     keys: [
-      { keys: ["1", "…", "9"], what: "the views, from top to bottom" },
+      { keys: ["1", "…", "9"], what: "the first nine views" },
+      { keys: ["Shift 1", "…"], what: "the views after them" },
       { keys: ["←", "→"], what: "recorded step before, after" },
       { keys: ["Shift ←", "Shift →"], what: "ten recorded steps" },
       { keys: ["Home", "End"], what: "first, newest step" },

@@ -77,14 +77,18 @@ const OUTSIDE = 1;
 const TAIL = 0.02;
 
 /** The range of the y axis: of all values, or of all but outliers. */
-export function rangeOf(values: number[], isLog: boolean, isRobust: boolean): [number, number] {
+export function rangeOf(
+  values: ArrayLike<number>,
+  isLog: boolean,
+  isRobust: boolean,
+): [number, number] {
   const full = fullRange(values);
   if (!full) return isLog ? [0.1, 1] : [0, 1];
   const kept = isRobust ? withoutOutliers(values, full, isLog) : full;
   return paddedRange(kept.low, kept.high, isLog);
 }
 
-function withoutOutliers(values: number[], full: Range, isLog: boolean): Range {
+function withoutOutliers(values: ArrayLike<number>, full: Range, isLog: boolean): Range {
   const to = isLog ? Math.log : (v: number) => v;
   const from = isLog ? Math.exp : (v: number) => v;
   const middle = quantileRange(values, TAIL, 1 - TAIL)!;
@@ -98,12 +102,25 @@ function withoutOutliers(values: number[], full: Range, isLog: boolean): Range {
 }
 
 /** All that lines have on the y axis, faint ones too. */
-export function allValues(lines: readonly Line[], isLog: boolean): number[] {
-  const found = lines.flatMap(({ y, raw }) => [
-    plottable(y, isLog),
-    raw ? plottable(raw, isLog) : [],
-  ]);
-  return found.flat().filter((value) => value !== null);
+export function allValues(lines: readonly Line[], isLog: boolean): Float64Array {
+  const all = lines.flatMap(({ y, raw }) => (raw ? [y, raw] : [y]));
+  const found = new Float64Array(all.reduce((sum, { length }) => sum + length, 0));
+  let count = 0;
+  for (const values of all) {
+    for (let i = 0; i < values.length; i++) {
+      const value = values[i]!;
+      if (Number.isFinite(value) && (!isLog || value > 0)) found[count++] = value;
+    }
+  }
+  return found.subarray(0, count);
+}
+
+/** Whether two lines have their points at the same places. */
+export function isSamePlaces(one: ArrayLike<number>, other: ArrayLike<number>): boolean {
+  if (one === other) return true;
+  if (one.length !== other.length) return false;
+  for (let i = 0; i < one.length; i++) if (one[i] !== other[i]) return false;
+  return true;
 }
 
 export function yTicks(low: number, high: number, isLog: boolean, count = 3): number[] {

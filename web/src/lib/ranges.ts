@@ -3,7 +3,7 @@ export interface Range {
   high: number;
 }
 
-const SAMPLE = 20_000;
+const SAMPLE = 10_000;
 
 /** The range of the finite values, or null if there are none. */
 export function fullRange(values: ArrayLike<number>): Range | null {
@@ -25,13 +25,14 @@ export function quantileRange(
   keep: (value: number) => boolean = () => true,
 ): Range | null {
   const stride = Math.max(1, Math.floor(values.length / SAMPLE));
-  const sample: number[] = [];
+  const sample = new Float64Array(Math.ceil(values.length / stride));
+  let count = 0;
   for (let i = 0; i < values.length; i += stride) {
     const value = values[i]!;
-    if (Number.isFinite(value) && keep(value)) sample.push(value);
+    if (Number.isFinite(value) && keep(value)) sample[count++] = value;
   }
-  if (sample.length === 0) return null;
-  const sorted = Float64Array.from(sample).sort();
+  if (count === 0) return null;
+  const sorted = sample.subarray(0, count).sort();
   const at = (share: number) => sorted[Math.round(share * (sorted.length - 1))]!;
   return { low: at(lowShare), high: at(highShare) };
 }

@@ -1,16 +1,20 @@
 import { describe, expect, it } from "vitest";
-import { groupByModule, groupStarts, rowLabels } from "./rows";
+import { groupStarts, inNetworkOrder, rowLabels } from "./rows";
 
 describe("rows of sites", () => {
-  const site = (name: string, module: string) => ({ name, module });
+  const site = (name: string, module: string, tensor_class = "output") => ({
+    name,
+    module,
+    tensor_class,
+  });
   const sites = [
     site("b.0.fc:out.0", "b.0.fc"),
     site("b.1.fc:out.0", "b.1.fc"),
-    site("b.0.fc.weight", "b.0.fc"),
+    site("b.0.fc.weight", "b.0.fc", "parameter"),
   ];
 
   it("are grouped by module in the order of the network", () => {
-    const grouped = groupByModule(sites);
+    const grouped = inNetworkOrder(sites);
     expect(grouped.map(({ name }) => name)).toEqual([
       "b.0.fc:out.0",
       "b.0.fc.weight",
@@ -19,9 +23,39 @@ describe("rows of sites", () => {
     expect(groupStarts(grouped)).toEqual([2]);
   });
 
+  it("of the whole stand where they are seen", () => {
+    const all = [
+      site("x", "", "tensor"),
+      site("(model):in.0", "", "input"),
+      ...sites.slice(0, 2),
+      site("(model):out.0", ""),
+      site("loss", "", "tensor"),
+      site("scale", "", "parameter"),
+      sites[2]!,
+      site("scale:exp_avg", "", "optimizer"),
+    ];
+    expect(inNetworkOrder(all).map(({ name }) => name)).toEqual([
+      "x",
+      "(model):in.0",
+      "scale",
+      "scale:exp_avg",
+      "b.0.fc:out.0",
+      "b.0.fc.weight",
+      "b.1.fc:out.0",
+      "(model):out.0",
+      "loss",
+    ]);
+  });
+
   it("have labels that never collide", () => {
     const many = Array.from({ length: 400 }, (_, i) => site(`m.${i}.w`, `m.${i}`));
     expect(rowLabels(many, 0, 400, 14)).toHaveLength(400);
+    const whole = [site("loss", ""), site("targets", "")];
+    const named = rowLabels([...whole, ...whole], 0, 4, 6);
+    expect(named.map(({ row, text }) => [row, text])).toEqual([
+      [0, "loss"],
+      [2, "loss"],
+    ]);
     for (const height of [0.07, 1.5, 5]) {
       const tops = rowLabels(many, 0, 400, height).map(({ top }) => top);
       expect(tops.at(-1)).toBeLessThanOrEqual(400 * height - 12);

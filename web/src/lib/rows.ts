@@ -3,15 +3,27 @@ interface Placed {
   module: string;
 }
 
-/** Sites of one module beside each other, modules in the order in which they are first seen. */
-export function groupByModule<T extends Placed>(sites: readonly T[]): T[] {
-  const groups = new Map<string, T[]>();
+/** What is seen when a step ends, whatever the place that it belongs to. */
+const OWNED = new Set(["parameter", "buffer", "optimizer"]);
+
+/** In the order of the network: sites of one module beside each other, modules in the order in which they
+ * are first seen. What belongs to the whole, such as its outputs and the loss, stands where it is seen. */
+export function inNetworkOrder<T extends Placed & { tensor_class: string }>(
+  sites: readonly T[],
+): T[] {
+  const groups: T[][] = [];
+  const groupOf = new Map<string, T[]>();
   for (const site of sites) {
-    const group = groups.get(site.module);
-    if (group) group.push(site);
-    else groups.set(site.module, [site]);
+    const isOfWhole = site.module === "" && !OWNED.has(site.tensor_class);
+    const last = groups.at(-1);
+    const group = isOfWhole && last?.[0]?.module === "" ? last : groupOf.get(site.module);
+    if (group && (!isOfWhole || group === last)) group.push(site);
+    else {
+      groups.push([site]);
+      groupOf.set(site.module, groupOf.get(site.module) ?? groups.at(-1)!);
+    }
   }
-  return [...groups.values()].flat();
+  return groups.flat();
 }
 
 export interface RowLabel {
@@ -25,6 +37,11 @@ export interface RowLabel {
 
 const LABEL_HEIGHT = 12;
 
+/** Whether rows are high enough for a label each. */
+export function isLabelledByRow(rowHeight: number): boolean {
+  return rowHeight >= LABEL_HEIGHT - 1;
+}
+
 /** The labels of the rows from `first` to `last` (with a fraction: where the view ends) that have room,
  * in order; others are left out. */
 export function rowLabels(
@@ -34,11 +51,12 @@ export function rowLabels(
   rowHeight: number,
 ): RowLabel[] {
   const labels: RowLabel[] = [];
-  const isPerRow = rowHeight >= LABEL_HEIGHT - 1;
+  const isPerRow = isLabelledByRow(rowHeight);
   let freeFrom = Number.NEGATIVE_INFINITY;
   for (let row = first; row < Math.min(last, sites.length); row++) {
     const { name, module } = sites[row]!;
-    const startsModule = row === 0 || sites[row - 1]!.module !== module;
+    // What belongs to the whole has no module to speak for it.
+    const startsModule = row === 0 || module === "" || sites[row - 1]!.module !== module;
     if (!isPerRow && !startsModule && row !== first) continue;
     const top = isPerRow
       ? row * rowHeight

@@ -19,6 +19,15 @@ describe("a scale", () => {
     expect(place(0, 0)).toBe(0);
   });
 
+  it("of magnitudes keeps its colours for all but a few that are far higher, and says so", () => {
+    const many = Array.from({ length: 2000 }, (_, i) => 1 + i / 2000);
+    expect(colourScale("magnitude", "log", [...many, 3]).ends[1].label).toBe("3");
+    const { high, ends, place } = colourScale("magnitude", "log", [...many, 1e9]);
+    expect(high).toBeLessThan(2.1);
+    expect(ends[1].label).toMatch(/^≥ /);
+    expect(place(1e9, 0)).toBeGreaterThan(1);
+  });
+
   it.each([
     "linear",
     "robust",

@@ -1,6 +1,6 @@
 import type { RampName } from "./colour";
 import { formatShare, formatShort, formatTick } from "./format";
-import { fullRange, quantileRange } from "./ranges";
+import { fullRange, quantileRange, type Range } from "./ranges";
 import type { StatisticKind } from "./statistics";
 import { logTicks, niceTicks } from "./ticks";
 
@@ -38,25 +38,52 @@ export function colourScale(
   name: ScaleName,
   values: ArrayLike<number>,
 ): ColourScale {
-  const scale = scaleOf(kind, name, values);
+  const full = fullRange(values);
+  const scale = scaleOf(kind, name, values, full);
   if (name === "relative") return { ...scale, ends: [scale.ticks[0]!, scale.ticks.at(-1)!] };
   const label = kind === "share" ? formatShare : formatShort;
-  const end = (value: number, at: number) => ({ at, label: label(value) });
-  return { ...scale, ends: [end(scale.low, 0), end(scale.high, 1)] };
+  // Few values may lie beyond the ramp; it says so.
+  const isSigned = kind === "signed";
+  const highest =
+    full === null ? scale.high : isSigned ? Math.max(full.high, -full.low) : full.high;
+  const isHighCut = highest > scale.high;
+  const isLowCut = isSigned
+    ? isHighCut
+    : name === "robust" && full !== null && full.low < scale.low;
+  const low = (isLowCut ? "≤ " : "") + label(scale.low);
+  const high = (isHighCut ? "≥ " : "") + label(scale.high);
+  return {
+    ...scale,
+    ends: [
+      { at: 0, label: low },
+      { at: 1, label: high },
+    ],
+  };
 }
 
 type WithoutEnds = Omit<ColourScale, "ends">;
 
-function scaleOf(kind: StatisticKind, name: ScaleName, values: ArrayLike<number>): WithoutEnds {
-  if (kind === "signed") return name === "log" ? signedLog(values) : symmetric(name, values);
+function scaleOf(
+  kind: StatisticKind,
+  name: ScaleName,
+  values: ArrayLike<number>,
+  full: Range | null,
+): WithoutEnds {
+  if (kind === "signed")
+    return name === "log" ? signedLog(values, full) : symmetric(name, values, full);
   if (name === "relative") return relative();
-  if (name === "log") return logarithmic(kind, values);
-  return linear(kind, name, values);
+  if (name === "log") return logarithmic(kind, values, full);
+  return linear(kind, name, values, full);
 }
 
-function linear(kind: StatisticKind, name: ScaleName, values: ArrayLike<number>): WithoutEnds {
+function linear(
+  kind: StatisticKind,
+  name: ScaleName,
+  values: ArrayLike<number>,
+  full: Range | null,
+): WithoutEnds {
   const isRobust = name === "robust";
-  const found = isRobust ? quantileRange(values, 0.01, 0.99) : fullRange(values);
+  const found = isRobust ? quantileRange(values, 0.01, 0.99) : full;
   const low = isRobust ? (found?.low ?? 0) : 0;
   const top = kind === "share" ? Math.min(1, niceCeiling(found?.high ?? 1)) : (found?.high ?? 1);
   const high = top > low ? top : low + 1;
@@ -71,10 +98,19 @@ function linear(kind: StatisticKind, name: ScaleName, values: ArrayLike<number>)
   };
 }
 
-function logarithmic(kind: StatisticKind, values: ArrayLike<number>): WithoutEnds {
+/** A few values that are so many times higher than all others would take the colours from them. */
+const FAR = 100;
+
+function logarithmic(
+  kind: StatisticKind,
+  values: ArrayLike<number>,
+  full: Range | null,
+): WithoutEnds {
   const isPositive = (value: number) => value > 0;
-  const found = quantileRange(values, 0.002, 1, isPositive);
-  const high = found?.high ?? 1;
+  const found = quantileRange(values, 0.002, 0.998, isPositive);
+  const highest = full?.high ?? 1;
+  const common = found?.high ?? 1;
+  const high = highest > FAR * common ? common : Math.max(highest, common);
   const low = Math.min(found?.low ?? 0.1, high / 10);
   const base = Math.log(low);
   const span = Math.log(high) - base;
@@ -90,17 +126,16 @@ function logarithmic(kind: StatisticKind, values: ArrayLike<number>): WithoutEnd
   };
 }
 
-function symmetric(name: ScaleName, values: ArrayLike<number>): WithoutEnds {
-  const found = name === "robust" ? quantileRange(values, 0.02, 0.98) : fullRange(values);
+function symmetric(name: ScaleName, values: ArrayLike<number>, full: Range | null): WithoutEnds {
+  const found = name === "robust" ? quantileRange(values, 0.02, 0.98) : full;
   const high = Math.max(Math.abs(found?.low ?? 0), Math.abs(found?.high ?? 0)) || 1;
   const place = (value: number) => 0.5 + value / (2 * high);
   const ticks = niceTicks(-high, high, 4).map((v) => ({ at: place(v), label: formatTick(v) }));
   return { name, ramp: "diverging", low: -high, high, place, ticks };
 }
 
-function signedLog(values: ArrayLike<number>): WithoutEnds {
-  const found = fullRange(values);
-  const high = Math.max(Math.abs(found?.low ?? 0), Math.abs(found?.high ?? 0)) || 1;
+function signedLog(values: ArrayLike<number>, full: Range | null): WithoutEnds {
+  const high = Math.max(Math.abs(full?.low ?? 0), Math.abs(full?.high ?? 0)) || 1;
   const magnitudes = Float64Array.from({ length: values.length }, (_, i) => Math.abs(values[i]!));
   const low = Math.min(quantileRange(magnitudes, 0.05, 1, (v) => v > 0)?.low ?? 0, high / 10);
   const base = Math.log(low || high / 10);

@@ -45,7 +45,8 @@ export function sketchQuantiles(sketch: Sketch, shares: readonly number[]): numb
   return found;
 }
 
-function orderedBins({ keys, counts, zeros }: Sketch) {
+/** The bins with their bounds, in the order of the values. */
+export function orderedBins({ keys, counts, zeros }: Sketch) {
   const bins: { low: number; high: number; count: number }[] = [];
   let isZeroPlaced = zeros === 0;
   for (let i = 0; i < keys.length; i++) {

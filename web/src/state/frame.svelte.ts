@@ -1,4 +1,5 @@
 import type { Role } from "../lib/roles";
+import { Dependencies } from "./dependencies.svelte";
 import type { OpenRun } from "./run.svelte";
 import { selection } from "./selection.svelte";
 import { SiteData } from "./site.svelte";
@@ -11,6 +12,7 @@ export class Frame {
   /** The roles of the selected node, which only the graph knows. */
   nodeRoles = $state.raw<readonly Role[]>([]);
   readonly siteData = new SiteData();
+  readonly dependencies = new Dependencies();
   readonly site = $derived.by(() => this.run.siteByName.get(selection.current.site ?? "") ?? null);
 
   constructor(private readonly run: OpenRun) {}

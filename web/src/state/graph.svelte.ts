@@ -1,23 +1,22 @@
 import type { Connector } from "../connectors/connector";
 import { formatShape } from "../lib/format";
-import type { GraphAnswer } from "../lib/graph/answer";
 import { buildGraph } from "../lib/graph/model";
 import { type Moment, pickRows } from "../lib/graph/moment";
 import { type Item, Nesting } from "../lib/graph/nesting";
-import { openAround, openBoxes, toggle } from "../lib/graph/open";
+import { ALL, openAround, openBoxes, toggle } from "../lib/graph/open";
 import { ALL_PRESENT, presenceOf } from "../lib/graph/presence";
 import { reachOf } from "../lib/graph/reach";
 import { SceneMaker } from "../lib/graph/scene";
 import { itemValues, mainVertex } from "../lib/graph/values";
 import { colourScale, defaultScale, scalesFor } from "../lib/scale";
 import { isOfParameters, statisticOf } from "../lib/statistics";
+import type { Dependencies } from "./dependencies.svelte";
 import { Resource } from "./resource.svelte";
 import type { OpenRun } from "./run.svelte";
 import { selection } from "./selection.svelte";
 
 /** The graph of the selected step, laid out, coloured and lit as the selection says. */
 export class GraphState {
-  readonly answer = new Resource<GraphAnswer>({ keep: true });
   /** The statistic that colours the graph, and values for shapes and for what is there at all. */
   readonly colours = new Resource<Moment>({ keep: true, gapMs: 0 });
   readonly seen = new Resource<Moment>({ keep: true, gapMs: 0 });
@@ -100,14 +99,16 @@ export class GraphState {
   constructor(
     private readonly connector: Connector,
     private readonly run: OpenRun,
+    private readonly dependencies: Dependencies,
   ) {}
+
+  get answer() {
+    return this.dependencies.answer;
+  }
 
   /** To be called from effects: loads what the selection needs and is not there. */
   loadGraph(): void {
-    const { graph } = this.facts;
-    const { step } = this;
-    if (!graph || step === null) return;
-    this.answer.load(graph, graph, (signal) => this.connector.graph(this.run.id, step, signal));
+    this.dependencies.follow(this.connector, this.run, this.step);
   }
 
   loadMoments(): void {
@@ -121,7 +122,6 @@ export class GraphState {
   }
 
   stop(): void {
-    this.answer.stop();
     this.colours.stop();
     this.seen.stop();
   }
@@ -162,6 +162,11 @@ export class GraphState {
   toggle(item: Item): void {
     const box = this.graph?.boxes[item];
     if (box) selection.change({ toggled: toggle(selection.current.toggled, box.id) });
+  }
+
+  /** Opens everything, or goes back to what is open at first. */
+  toggleAll(): void {
+    selection.change({ toggled: selection.current.toggled.includes(ALL) ? [] : [ALL] });
   }
 
   enter(item: Item): void {

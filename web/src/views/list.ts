@@ -15,7 +15,7 @@ interface ViewEntry {
   readonly count?: (run: OpenRun, pins: readonly string[]) => number;
 }
 
-/** Every view, as the rail lists them. The first nine have the keys 1 to 9. */
+/** Every view, as the rail lists them. */
 export const VIEW_LIST = [
   {
     name: "overview",
@@ -106,4 +106,20 @@ export const VIEWS: readonly (ViewEntry & { readonly name: View })[] = VIEW_LIST
 
 export function viewNamed(name: string | undefined) {
   return VIEWS.find((view) => view.name === name);
+}
+
+const DIGITS = 9;
+
+/** The key of a view: the first nine have 1 to 9, those after them the same with Shift. */
+export function keyOf(name: string): string {
+  const place = VIEWS.findIndex((view) => view.name === name);
+  return place < DIGITS ? `${place + 1}` : `Shift ${place + 1 - DIGITS}`;
+}
+
+/** The view whose key was pressed. */
+export function viewOfKey({ key, code, shiftKey }: KeyboardEvent) {
+  if (/^[1-9]$/.test(key)) return VIEWS[Number(key) - 1];
+  // With Shift, the key of a digit gives whatever stands above it.
+  const digit = shiftKey ? /^Digit([1-9])$/.exec(code) : null;
+  return digit ? VIEWS[DIGITS + Number(digit[1]) - 1] : undefined;
 }

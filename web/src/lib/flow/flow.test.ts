@@ -1,7 +1,7 @@
 import { expect, test } from "vitest";
 import type { Flow } from "../../connectors/analyses";
 import { type FlowSite, groupFlow } from "./group";
-import { bandPath, layoutFlow } from "./layout";
+import { bandPath, layoutFlow, shareLabels } from "./layout";
 
 const NAMES = [
   "embed:out.0",
@@ -88,4 +88,13 @@ test("rows go down, and every row is as wide as the whole", () => {
     }
   }
   expect(bandPath(skip.bands[0]!)).toMatch(/^M[\d.]+ [\d.]+C.*Z$/);
+});
+
+test("paths that fork or meet say their shares where there is room", () => {
+  const said = (width: number) => {
+    const layout = layoutFlow(grouped("modules"), { left: 0, width, height: 600 });
+    return shareLabels(layout, (share) => share.toFixed(1)).map(({ text }) => text);
+  };
+  expect(said(600).sort()).toEqual(["0.3", "0.3", "0.7"]);
+  expect(said(100)).not.toContain("0.3");
 });

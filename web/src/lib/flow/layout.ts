@@ -211,6 +211,35 @@ function bandsOf(
   return placed.filter(({ bands }) => bands.length > 0);
 }
 
+export interface ShareLabel {
+  key: string;
+  x: number;
+  y: number;
+  text: string;
+}
+
+const SHARE_ROOM = { width: 44, height: 13 };
+
+/** The shares of paths that fork or meet others, where a band has room for the number. */
+export function shareLabels(
+  { paths }: FlowLayout,
+  format: (share: number) => string,
+): ShareLabel[] {
+  const ends = new Map<string, number>();
+  const endsOf = ({ source, sink }: FlowPath) => [`out of ${source}`, `into ${sink}`];
+  for (const { path } of paths)
+    for (const end of endsOf(path)) ends.set(end, (ends.get(end) ?? 0) + 1);
+  return paths.flatMap(({ path, bands }) => {
+    if (!endsOf(path).some((end) => ends.get(end)! > 1)) return [];
+    const band = bands[Math.floor((bands.length - 1) / 2)]!;
+    const { top, bottom, from, to } = band;
+    const [left, right] = [Math.max(from[0], to[0]), Math.min(from[1], to[1])];
+    if (right - left < SHARE_ROOM.width || bottom - top < SHARE_ROOM.height) return [];
+    const key = `${path.source}/${path.sink}/${path.isSkip}`;
+    return [{ key, x: (left + right) / 2, y: (top + bottom) / 2, text: format(path.share) }];
+  });
+}
+
 /** A band as the path of an SVG. */
 export function bandPath({ top, bottom, from, to }: Band): string {
   const middle = (top + bottom) / 2;
@@ -230,6 +259,7 @@ export function drawFlow(
   style: (name: string) => string,
   layout: FlowLayout,
   labels: readonly FlowLabel[],
+  shares: readonly ShareLabel[],
 ): void {
   for (const { path, bands } of layout.paths) {
     pen.fillStyle = style(colourOf(path));
@@ -254,6 +284,8 @@ export function drawFlow(
     pen.textAlign = isRight ? "right" : "left";
     pen.fillText(text, x, y);
   }
+  pen.textAlign = "center";
+  for (const { x, y, text } of shares) pen.fillText(text, x, y);
 }
 
 export interface FlowLabel {

@@ -1,4 +1,4 @@
-import { luminance, type Rgb, rampColour, toCss } from "../colour";
+import { luminance, type RampName, type Rgb, rampColour, toCss } from "../colour";
 import type { ColourScale } from "../scale";
 import type { Camera } from "./camera";
 import type { Graph } from "./model";
@@ -83,18 +83,22 @@ export interface Fill {
   dimInk: string;
 }
 
-const fills = new Map<string, Fill>();
+type Fills = Partial<Record<RampName, Fill[]>>;
+const fills: { dark: Fills; light: Fills } = { dark: {}, light: {} };
 
 /** The colour of a value; from 256 steps, which no eye tells apart. */
 export function fillOf(scale: ColourScale, value: number, isDark: boolean): Fill {
-  const step = Math.round(Math.max(0, Math.min(1, scale.place(value, Number.NaN))) * 255);
-  const key = `${scale.ramp}/${isDark}/${step}`;
-  let fill = fills.get(key);
-  if (!fill) {
-    fill = fillFor(rampColour(scale.ramp, isDark, step / 255));
-    fills.set(key, fill);
-  }
-  return fill;
+  const known = isDark ? fills.dark : fills.light;
+  known[scale.ramp] ??= Array.from({ length: 256 }, (_, step) =>
+    fillFor(rampColour(scale.ramp, isDark, step / 255)),
+  );
+  return known[scale.ramp]![stepOf(scale, value)]!;
+}
+
+/** Where a value is among the 256 colours of a ramp. */
+export function stepOf(scale: ColourScale, value: number): number {
+  const place = scale.place(value, Number.NaN);
+  return place > 0 ? Math.round(Math.min(1, place) * 255) : 0;
 }
 
 function fillFor(colour: Rgb): Fill {

@@ -15,13 +15,23 @@ export function openAtFirst(graph: Graph): Set<number> {
   return open;
 }
 
+/** Stands among what is toggled for all that holds other boxes; what stands beside it is toggled after that. */
+export const ALL = "*";
+
 export function openBoxes(graph: Graph, toggled: readonly string[]): Set<number> {
-  const open = openAtFirst(graph);
+  const open = toggled.includes(ALL) ? allOpen(graph) : openAtFirst(graph);
   for (const id of toggled) {
     const box = graph.boxById.get(id);
     if (box === undefined || !canOpen(graph.boxes[box]!)) continue;
     if (!open.delete(box)) open.add(box);
   }
+  return open;
+}
+
+function allOpen(graph: Graph): Set<number> {
+  const open = new Set<number>();
+  for (const [index, { kind, children }] of graph.boxes.entries())
+    if (index > 0 && kind !== "tensor" && children.length > 0) open.add(index);
   return open;
 }
 

@@ -49,13 +49,17 @@ export function paintLinks(context: CanvasRenderingContext2D, drawing: Drawing, 
 }
 
 function isSeen({ points }: Link, { camera, width, height }: Drawing): boolean {
-  let [left, top] = [Number.POSITIVE_INFINITY, Number.POSITIVE_INFINITY];
-  let [right, bottom] = [Number.NEGATIVE_INFINITY, Number.NEGATIVE_INFINITY];
-  for (let i = 0; i < points.length; i += 2) {
-    left = Math.min(left, points[i]!);
-    right = Math.max(right, points[i]!);
-    top = Math.min(top, points[i + 1]!);
-    bottom = Math.max(bottom, points[i + 1]!);
+  let left = points[0]!;
+  let top = points[1]!;
+  let right = left;
+  let bottom = top;
+  for (let i = 2; i < points.length; i += 2) {
+    const x = points[i]!;
+    const y = points[i + 1]!;
+    if (x < left) left = x;
+    else if (x > right) right = x;
+    if (y < top) top = y;
+    else if (y > bottom) bottom = y;
   }
   // Between points, a line is a point too.
   if (right - left + bottom - top < SHORTEST / camera.zoom) return false;

@@ -19,7 +19,9 @@ export function reachOf(graph: Graph, scene: Scene, vertex: number): Reach {
   const down = distances(graph, scene, vertex, true);
   const upOfItem = ofItems(scene, up);
   const downOfItem = ofItems(scene, down);
-  const farthest = Math.max(1, ...upOfItem.values(), ...downOfItem.values());
+  let farthest = 1;
+  for (const found of [upOfItem, downOfItem])
+    for (const distance of found.values()) farthest = Math.max(farthest, distance);
   return { up, down, upOfItem, downOfItem, farthest };
 }
 

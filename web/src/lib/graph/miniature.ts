@@ -1,0 +1,46 @@
+import { MARKS, pack, parseHex, ramp } from "../colour";
+import type { ColourScale } from "../scale";
+import { stepOf } from "./look";
+import type { Item } from "./nesting";
+import type { Scene } from "./scene";
+import type { ItemValue } from "./values";
+
+export interface Miniature {
+  width: number;
+  height: number;
+  /** Pixels for each unit of the scene. */
+  by: number;
+  values: ReadonlyMap<Item, ItemValue>;
+  scale: ColourScale | null;
+  dark: boolean;
+  /** The colour of what has no value, as hexadecimal digits. */
+  plain: string;
+}
+
+/** Paints all closed boxes of a scene as pixels: there may be thousands, most of them smaller than one. */
+export function paintMiniature(pixels: Uint32Array, scene: Scene, how: Miniature): void {
+  const { width, height, by, values, scale, dark } = how;
+  const nan = pack(parseHex(MARKS[dark ? "dark" : "light"].nan));
+  const plain = pack(parseHex(how.plain));
+  const colours = scale && ramp(scale.ramp, dark);
+  const broken: number[] = [];
+  for (const box of scene.placed) {
+    if (box.isOpen) continue;
+    const value = values.get(box.item);
+    const left = Math.floor(box.x * by);
+    const top = Math.floor(box.y * by);
+    if (value?.hasNan) broken.push(left, top);
+    const isColoured = value && colours && !Number.isNaN(value.value);
+    const colour = isColoured ? colours[stepOf(scale, value.value)]! : plain;
+    const right = Math.min(width, Math.max(left + 1, Math.round((box.x + box.width) * by)));
+    const bottom = Math.min(height, Math.max(top + 1, Math.round((box.y + box.height) * by)));
+    for (let y = top; y < bottom; y++) pixels.fill(colour, y * width + left, y * width + right);
+  }
+  // What is broken is over the rest, and large enough to be seen.
+  for (let i = 0; i < broken.length; i += 2) {
+    const left = Math.max(0, broken[i]! - 1);
+    const top = Math.max(0, broken[i + 1]! - 1);
+    for (let y = top; y < Math.min(height, top + 3); y++)
+      pixels.fill(nan, y * width + left, y * width + Math.min(width, left + 3));
+  }
+}
