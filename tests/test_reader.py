@@ -141,7 +141,7 @@ def test_a_history_has_every_row_where_there_is_room(
     assert table.to_pylist() == [
         {name: row[name] for name in table.schema.names} for row in expected
     ]
-    left_out = {"order", "site", "quantity", "backward", "sketch_keys", "sketch_counts"}
+    left_out = {"order", "site", "quantity", "backward", "sketch_keys", "sketch_counts", "own"}
     assert set(table.schema.names) == set(STATS.names) - left_out
 
 

@@ -18,6 +18,7 @@ from backlight.errors import BacklightError
 from backlight.schema import STATISTICS
 from backlight.store.formats import number_format
 from backlight.store.opened import OpenedRun, open_path
+from backlight.store.own import own_names
 from backlight.store.sketch import Sketch
 
 Layers: TypeAlias = str | Sequence[str] | None
@@ -84,7 +85,8 @@ def scalar_lines(
     colours = _pyplot().get_cmap("viridis")(np.linspace(0.0, 0.92, max(1, len(shown))))
     for colour, (name, (steps, values)) in zip(colours, shown.items(), strict=True):
         main.plot(steps, values, color=colour, linewidth=1.2, label=_short(name))
-    _scale_axis(main, statistic, [values for _, values in shown.values()])
+    is_magnitude = _is_magnitude(opened, statistic)
+    _scale_axis(main, is_magnitude, [values for _, values in shown.values()])
     main.set(xlabel="step", ylabel=f"{statistic} of {quantity}")
     if len(shown) <= _MOST_LINES:
         figure.legend(loc="outside right upper", fontsize=7, frameon=False)
@@ -122,7 +124,7 @@ def global_heatmap(
         _edges(steps),
         np.arange(len(shown) + 1),
         cells,
-        norm=_norm(statistic, cells),
+        norm=_norm(_is_magnitude(opened, statistic), cells),
         cmap="viridis",
     )
     every = max(1, len(shown) // 40)
@@ -202,8 +204,9 @@ def _series(
     opened: OpenedRun, layers: Layers, statistic: str, quantity: str, tensor_class: Any
 ) -> dict[Any, tuple[Any, Any]]:
     """Steps and values of each site; of several iterations the last counts."""
-    if statistic not in STATISTICS:
-        raise BacklightError(f"There is no statistic {statistic!r}: use {', '.join(STATISTICS)}.")
+    known = (*STATISTICS, *own_names(opened.info))
+    if statistic not in known:
+        raise BacklightError(f"There is no statistic {statistic!r}: use {', '.join(known)}.")
     choice = {"quantity": quantity, "tensor_class": tensor_class}
     rows: dict[Any, dict[int, float]] = {}
     for row in opened.stats(_pattern(layers), **choice):
@@ -306,14 +309,19 @@ def _with_loss(opened: OpenedRun, *, has_loss: bool, size: tuple[float, float]) 
     return figure, main
 
 
-def _scale_axis(axis: Any, statistic: str, values: list[Any]) -> None:
-    if statistic in _MAGNITUDES and any((each > 0).any() for each in values):
+def _is_magnitude(opened: OpenedRun, statistic: str) -> bool:
+    own = {each["name"]: each.get("kind") for each in opened.info.statistics}
+    return statistic in _MAGNITUDES or own.get(statistic) == "magnitude"
+
+
+def _scale_axis(axis: Any, is_magnitude: bool, values: list[Any]) -> None:
+    if is_magnitude and any((each > 0).any() for each in values):
         axis.set_yscale("log")
 
 
-def _norm(statistic: str, cells: Any) -> Any:
+def _norm(is_magnitude: bool, cells: Any) -> Any:
     colours = import_module("matplotlib.colors")
-    is_log = statistic in _MAGNITUDES and bool((cells > 0).any())
+    is_log = is_magnitude and bool((cells > 0).any())
     known = cells[np.isfinite(cells) & ((cells > 0) if is_log else True)]
     low, high = np.percentile(known, [2, 98]) if len(known) else (0.0, 1.0)
     make: Callable[..., Any] = colours.LogNorm if is_log else colours.Normalize

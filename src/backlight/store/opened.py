@@ -16,7 +16,7 @@ from backlight.errors import BacklightError
 from backlight.schema import QUANTITIES, TABLES, RunInfo
 from backlight.store.answer import Answer
 from backlight.store.choose import Choice, choose, words
-from backlight.store.merge import SKETCH_COLUMNS, WITHOUT_SKETCHES
+from backlight.store.merge import SKETCH_COLUMNS
 from backlight.store.precision_table import DEFAULT_FORMATS, precision_table
 from backlight.store.reader import RunReader
 from backlight.store.runs import RunFolder, find_runs, status_of
@@ -137,13 +137,14 @@ class OpenedRun:
 
     def stats(self, name: str | None = None, **choice: Any) -> Answer:
         """The statistics, by step and in the order in which they were observed."""
-        rows = choose(name=name, **choice).rows(self._reader.snapshot, "stats", WITHOUT_SKETCHES)
+        snapshot = self._reader.snapshot
+        rows = choose(name=name, **choice).rows(snapshot, "stats", snapshot.statistics)
         return Answer(rows.sort_by(_STATS_ORDER))
 
     def sketches(self, name: str | None = None, **choice: Any) -> Sketches:
         """The histograms, in the order of `stats`."""
-        chosen = choose(name=name, **choice)
-        rows = chosen.rows(self._reader.snapshot, "stats", TABLES["stats"].names)
+        chosen, snapshot = choose(name=name, **choice), self._reader.snapshot
+        rows = chosen.rows(snapshot, "stats", [*snapshot.statistics, *SKETCH_COLUMNS])
         return Sketches(rows.sort_by(_STATS_ORDER))
 
     def values(self, name: str | None = None, **choice: Any) -> list[tuple[str, int, KeptValues]]:
@@ -305,7 +306,10 @@ class OpenedProject:
             table = getattr(run, question)(**choice).arrow()
             names = pa.repeat(pa.scalar(key), table.num_rows)
             tables.append(table.add_column(0, pa.field("run", pa.utf8()), names))
-        return Answer(pa.concat_tables(tables) if tables else pa.table({}))
+        if not tables:
+            return Answer(pa.table({}))
+        # A run may have statistics of its own, which the others have not.
+        return Answer(pa.concat_tables(tables, promote_options="default"))
 
     def __repr__(self) -> str:
         return f"<{len(self)} runs in {str(self.path)!r}>"
