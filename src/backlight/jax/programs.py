@@ -41,6 +41,7 @@ class Programs:
         self._loss = loss
         self._known: dict[Any, Program | None] = {}
         self._has_fixed_numbers: set[int] = set()
+        self._has_told_change: set[int] = set()
         self._functions: list[Any] = []  # so that no identity is used twice
 
     def traced(self) -> list[Traced]:
@@ -114,10 +115,11 @@ class Programs:
         )
 
     def _tell_change(self, key: Any, step: int) -> None:
-        """A step of another shape is compiled again: that takes time, so it is said."""
+        """A step of another shape is compiled again: that takes time, so it is said, once."""
         known = [each for each, program in self._known.items() if program is not None]
         before = next((each for each in reversed(known) if each[0] == key[0]), None)
-        if before is not None:
+        if before is not None and key[0] not in self._has_told_change:
+            self._has_told_change.add(key[0])
             tell(
                 f"The arguments of the step have another {_difference(before[1], key[1])} at step "
                 f"{step}, so it is compiled again for recording."

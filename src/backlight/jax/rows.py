@@ -148,7 +148,9 @@ class RowPlan:
         for start, stop, length, lowest in self._runs:
             rows = words[start:stop].reshape(-1, length)
             headers.append(rows[:, :HEADER])
-            row, place = np.nonzero(rows[:, HEADER : length - self.own])
+            # Of truths in one dimension it is ten times faster than of rows of numbers.
+            is_counted = np.ascontiguousarray(rows[:, HEADER : length - self.own] != 0)
+            row, place = np.divmod(np.flatnonzero(is_counted), is_counted.shape[1])
             half, first = (length - self.own - HEADER) // 2, 4 * (lowest[row] + 1074) + 1
             keys.append(np.where(place < half, -(first + half - 1 - place), first + place - half))
             counts.append(rows[row, HEADER + place])
