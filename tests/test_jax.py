@@ -452,14 +452,15 @@ def test_a_dtype_without_statistics(root: Path) -> None:
 @pytest.mark.usefixtures("forgiving")
 def test_arguments_that_change_their_shape(root: Path) -> None:
     step = jax.jit(lambda w: backlight.jax.tap("t", w) * 2)
-    sentences, results, path = told(root, step, (jnp.ones(2),), (jnp.ones(3),), (jnp.ones(2),))
-    [sentence] = sentences
+    calls = [(jnp.ones(size),) for size in (2, 3, 2, 4)]
+    sentences, results, path = told(root, step, *calls)
+    [sentence] = sentences  # though two shapes were new
     assert sentence == (
         "The arguments of the step have another shape (float32[2], now float32[3]) at step 1, "
         "so it is compiled again for recording."
     )
-    assert [row["shape"] for row in find(path, "t")] == [[2], [3], [2]]
-    assert [result.shape for result in results] == [(2,), (3,), (2,)]
+    assert [row["shape"] for row in find(path, "t")] == [[2], [3], [2], [4]]
+    assert [result.shape for result in results] == [(2,), (3,), (2,), (4,)]
 
 
 @pytest.mark.usefixtures("forgiving")

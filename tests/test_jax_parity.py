@@ -52,6 +52,14 @@ class NnxNet(nnx.Module):
         return self.fc2(nnx.relu(self.fc1(x)))
 
 
+def ask(run: Any) -> None:
+    """The same statistics besides, in every framework."""
+    run.statistic("top", lambda values: (values**2).max())
+    for name in ("min_abs", "rm4", "rm8"):
+        run.statistic(name)
+    run.blocks((2, 4), "float4_e2m1fn", classes={"input", "output"})
+
+
 def in_torch(root: Path) -> Path:
     model = TorchNet()
     with torch.no_grad():
@@ -60,6 +68,7 @@ def in_torch(root: Path) -> Path:
             getattr(model, name).bias.copy_(torch.from_numpy(bias))
     optimizer = torch.optim.SGD(model.parameters(), lr=RATE, momentum=0.9)
     with backlight.watch(model, optimizer, root=root, every=1) as run:
+        ask(run)
         for _ in range(STEPS):
             optimizer.zero_grad()
             (model(torch.from_numpy(X)) - torch.from_numpy(Y)).square().mean().backward()
@@ -78,6 +87,7 @@ def in_linen(root: Path) -> Path:
         return optax.apply_updates(params, updates), state, loss
 
     with backlight.jax.watch(root=root, every=1) as run:
+        ask(run)
         ours, state = run.wrap(step), optimizer.init(params)
         for _ in range(STEPS):
             params, state, _ = ours(params, state, X, Y)
@@ -98,6 +108,7 @@ def in_nnx(root: Path) -> Path:
         return loss
 
     with backlight.jax.watch(root=root, every=1) as run:
+        ask(run)
         ours = run.wrap(step)
         for _ in range(STEPS):
             ours(model, optimizer, X, Y)
@@ -137,6 +148,11 @@ def assert_same(a: dict, b: dict, where: str) -> None:
         assert (a[name] is None) == (b[name] is None), (where, name)
         if a[name] is not None:
             assert b[name] == pytest.approx(a[name], rel=1e-4, abs=1e-6 * scale), (where, name)
+    assert [each is None for each in a["own"]] == [each is None for each in b["own"]], where
+    assert None not in a["own"][:4], where
+    for place, (theirs, ours) in enumerate(zip(a["own"], b["own"], strict=True)):
+        slack = 1e-6 * scale if place < 5 else 1.01 / a["count"]  # a share may differ by one
+        assert ours == (theirs and pytest.approx(theirs, rel=1e-4, abs=slack)), (where, place)
     # A number at the edge of a bin may fall on either side of it.
     bins = [dict(zip(row["sketch_keys"], row["sketch_counts"], strict=True)) for row in (a, b)]
     moved = sum(abs(bins[0].get(key, 0) - bins[1].get(key, 0)) for key in {**bins[0], **bins[1]})

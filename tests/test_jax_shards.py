@@ -34,6 +34,9 @@ def step(params, state, x):
 
 params = {"w": put(data["w"], None, "model")}
 with backlight.jax.watch(root=sys.argv[1], every=1) as run:
+    run.statistic("top", lambda values: values.max(), include="^w$")
+    run.statistic("rm4")
+    run.blocks((8, 2), "float8_e4m3fn")
     ours, state = run.wrap(step), optimizer.init(params)
     for _ in range(2):
         params, state, loss = ours(params, state, put(data["x"], "data", None))
@@ -74,6 +77,18 @@ def test_statistics_are_those_of_the_whole_array(sharded: tuple) -> None:
     assert row["rms"] == pytest.approx(np.sqrt((finite**2).mean()), rel=1e-5)
     assert sum(row["sketch_counts"]) == len(finite)
     assert (row["units"], row["dead_units"], row["constant_units"]) == (4, 0, 0)
+
+
+def test_own_statistics_are_those_of_the_whole_array(sharded: tuple) -> None:
+    path, _, w = sharded
+    row = find(path, "w", "value")[0]
+    top, rm4, spread, block_lost, lost = row["own"]
+    values = w.astype(np.float32).astype(np.float64)
+    assert top == pytest.approx(values.max())
+    assert rm4 == pytest.approx((values**4).mean() ** 0.25)
+    assert spread == pytest.approx(np.log2([values[:, :2].max(), values[:, 2:].max()]).std())
+    assert (block_lost, lost) == (0, 0)
+    assert find(path, "hidden", "value")[0]["own"][0] is None
 
 
 def test_what_is_replicated_counts_once(sharded: tuple) -> None:

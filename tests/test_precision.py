@@ -78,6 +78,13 @@ def test_no_finite_number_overflows_by_the_highest_scale() -> None:
     assert (losses(rows, "float8_e4m3fn", scales + 1).overflow > 0).all()
 
 
+@pytest.mark.parametrize("name", NAMES)
+def test_a_format_with_room_for_all_needs_no_scale(name: str) -> None:
+    rows = rows_of([Sketch.of_values(values) for values in ([], [0.0], [1e-300], [np.nan, np.inf])])
+    scales = highest_scales(rows, name)
+    assert scales[[0, 1, 3]].tolist() == [0, 0, 0] and scales[2] >= 0
+
+
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_sample_run(tmp_path_factory.mktemp("runs"), steps=60, sites=40, with_nan=True)

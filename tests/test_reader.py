@@ -19,9 +19,10 @@ from sample_runs import SampleRun, make_sites, stats_batch, write_sample_run
 from backlight.errors import BacklightError
 from backlight.schema import QUANTITIES, STATS, TABLES, Site
 from backlight.store import queries
-from backlight.store.reader import STATISTICS, RunReader
+from backlight.store.reader import RunReader
 from backlight.store.runs import find_runs
 from backlight.store.summary import describe
+from backlight.store.tiles import SHOWN
 from backlight.store.writer import RunWriter
 
 
@@ -63,7 +64,7 @@ def naive(statistic: str, row: dict[str, Any]) -> float | None:
     return share(*shares[statistic], row) if statistic in shares else row[statistic]
 
 
-@pytest.mark.parametrize("statistic", STATISTICS)
+@pytest.mark.parametrize("statistic", SHOWN)
 @pytest.mark.parametrize("quantity", QUANTITIES)
 def test_a_heatmap_is_the_extreme_of_each_column(
     reader: RunReader, rows: list[dict[str, Any]], quantity: str, statistic: str
@@ -141,7 +142,7 @@ def test_a_history_has_every_row_where_there_is_room(
     assert table.to_pylist() == [
         {name: row[name] for name in table.schema.names} for row in expected
     ]
-    left_out = {"order", "site", "quantity", "backward", "sketch_keys", "sketch_counts"}
+    left_out = {"order", "site", "quantity", "backward", "sketch_keys", "sketch_counts", "own"}
     assert set(table.schema.names) == set(STATS.names) - left_out
 
 

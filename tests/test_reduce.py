@@ -14,7 +14,7 @@ from backlight.reduce import native
 from backlight.reduce.readable import state_of
 from backlight.reduce.reducer import Reducer
 from backlight.reduce.spec import NO_UNITS
-from backlight.schema import STATISTICS, STATS, sketch_edges, sketch_key
+from backlight.schema import PLAIN_STATS, STATISTICS, sketch_edges, sketch_key
 
 FLOATS = [
     torch.float64,
@@ -420,7 +420,7 @@ def test_the_columns_are_those_of_the_schema():
     copy = batch.to_pylist()
     reducer.observe(torch.zeros(100), site=5, quantity=0)  # a batch has its own memory
     batch.validate(full=True)
-    assert tuple(STATS.names) == native._kernel.COLUMNS and batch.schema == STATS
+    assert tuple(PLAIN_STATS.names) == native._kernel.COLUMNS and batch.schema == PLAIN_STATS
     assert batch.to_pylist() == copy
     assert [row["quantity"] for row in copy] == ["update", "grad"]
     assert [row["backward"] for row in copy] == ["", "généré"]

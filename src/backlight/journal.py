@@ -85,6 +85,7 @@ class Journal:
             self._info.id, self._info.created_at = earlier.id, earlier.created_at
             self._info.config = {**earlier.config, **config}
             self._info.anomalies = dict(earlier.anomalies)
+            self._info.statistics = list(earlier.statistics)
 
     def start(
         self,
@@ -106,6 +107,12 @@ class Journal:
     def anomaly(self, name: str, expression: str) -> None:
         """Write that the user looks for an anomaly."""
         self._info.anomalies = {**self._info.anomalies, name: expression}
+        self._put(self._writer.write_info, self._info)
+        self._send()
+
+    def statistics(self, told: list[dict[str, str]]) -> None:
+        """Write which statistics of its own the run has, before the first rows that have them."""
+        self._info.statistics = told
         self._put(self._writer.write_info, self._info)
         self._send()
 

@@ -18,11 +18,13 @@ from backlight.errors import BacklightError
 from backlight.schema import STATISTICS
 from backlight.store.formats import number_format
 from backlight.store.opened import OpenedRun, open_path
+from backlight.store.own import own_names
 from backlight.store.sketch import Sketch
 
 Layers: TypeAlias = str | Sequence[str] | None
 _MOST_FACETS: Final = 24
 _MOST_LINES: Final = 10
+_FURTHEST: Final = 24  # powers of two beyond what is there
 _COLUMNS: Final = 3
 _BAR, _QUIET = "#4269d0", "#8a8f98"
 _RANGES: Final = ("#3ca951", "#efb118", "#ff725c", "#a463f2")
@@ -54,13 +56,13 @@ def exponent_histogram(
     facets = _in_order(opened, opened.sketches(_pattern(layers), **choice).by("name"), _MOST_FACETS)
     figure, axes = _facets(len(facets), height=1.9)
     for axis, (name, sketch) in zip(axes, facets.items(), strict=True):
-        _draw_exponents(axis, sketch)
+        _draw_exponents(axis, sketch, room=0.06 * len(limits))
         _mark_ranges(axis, limits)
         axis.set_title(_titled(name, sketch), fontsize=8, loc="left")
+    axes[0].set_xlim(*_shown_powers(list(facets.values()), limits))
     figure.supxlabel("power of two", fontsize=9)
     figure.supylabel("share of elements", fontsize=9)
-    figure.suptitle(f"{opened.name}: {quantity} at step {at}", fontsize=10)
-    _legend(figure, axes[0])
+    _titled_figure(figure, axes[0], f"{opened.name}: {quantity} at step {at}")
     return figure
 
 
@@ -84,7 +86,8 @@ def scalar_lines(
     colours = _pyplot().get_cmap("viridis")(np.linspace(0.0, 0.92, max(1, len(shown))))
     for colour, (name, (steps, values)) in zip(colours, shown.items(), strict=True):
         main.plot(steps, values, color=colour, linewidth=1.2, label=_short(name))
-    _scale_axis(main, statistic, [values for _, values in shown.values()])
+    is_magnitude = _is_magnitude(opened, statistic)
+    _scale_axis(main, is_magnitude, [values for _, values in shown.values()])
     main.set(xlabel="step", ylabel=f"{statistic} of {quantity}")
     if len(shown) <= _MOST_LINES:
         figure.legend(loc="outside right upper", fontsize=7, frameon=False)
@@ -105,7 +108,8 @@ def global_heatmap(
 ) -> Any:
     """A statistic of all layers, in network order, over all recorded steps, with the loss above.
 
-    Colours span the 2nd to the 98th percentile, so that one extreme does not hide the rest.
+    Colours span the 2nd to the 98th percentile, so that one extreme does not hide the rest; where
+    there are both signs, they are two hues, which meet at 0.
     """
     opened = _opened(run)
     if live:
@@ -122,8 +126,7 @@ def global_heatmap(
         _edges(steps),
         np.arange(len(shown) + 1),
         cells,
-        norm=_norm(statistic, cells),
-        cmap="viridis",
+        **_colours(_is_magnitude(opened, statistic), cells),
     )
     every = max(1, len(shown) // 40)
     names = [_short(name) for name in shown][::every]
@@ -161,8 +164,7 @@ def distribution_over_time(
         axis.set_title(_short(name), fontsize=8, loc="left")
     figure.supxlabel("step", fontsize=9)
     figure.supylabel("power of two", fontsize=9)
-    figure.suptitle(f"{opened.name}: {quantity}", fontsize=10)
-    _legend(figure, axes[0])
+    _titled_figure(figure, axes[0], f"{opened.name}: {quantity}")
     return figure
 
 
@@ -202,8 +204,9 @@ def _series(
     opened: OpenedRun, layers: Layers, statistic: str, quantity: str, tensor_class: Any
 ) -> dict[Any, tuple[Any, Any]]:
     """Steps and values of each site; of several iterations the last counts."""
-    if statistic not in STATISTICS:
-        raise BacklightError(f"There is no statistic {statistic!r}: use {', '.join(STATISTICS)}.")
+    known = (*STATISTICS, *own_names(opened.info))
+    if statistic not in known:
+        raise BacklightError(f"There is no statistic {statistic!r}: use {', '.join(known)}.")
     choice = {"quantity": quantity, "tensor_class": tensor_class}
     rows: dict[Any, dict[int, float]] = {}
     for row in opened.stats(_pattern(layers), **choice):
@@ -233,24 +236,33 @@ def _bare(axis: Any) -> None:
     axis.tick_params(labelsize=7)
 
 
-def _draw_exponents(axis: Any, sketch: Sketch) -> None:
+def _draw_exponents(axis: Any, sketch: Sketch, *, room: float) -> None:
+    """The bars, with room above them, as a part of the facet, for what formats hold."""
     table = sketch.exponents()
     counts = np.add(table["negative"].to_numpy(), table["positive"].to_numpy())
     shares = counts / max(1, sketch.count)
     # A bar reaches from its power of two to the next, so that limits cut it where they are.
     axis.bar(table["exponent"].to_numpy(), shares, width=1.0, align="edge", color=_BAR, zorder=2)
-    axis.set_ylim(0, max(0.05, 1.15 * float(shares.max(initial=0.0))))
+    axis.set_ylim(0, max(0.05, float(shares.max(initial=0.0)) / (0.94 - room)))
 
 
 def _mark_ranges(axis: Any, limits: Sequence[Any]) -> None:
     """What each format holds: a line over its range, thin where numbers are subnormal."""
     for place, limit in enumerate(limits):
-        colour, height = _RANGES[place % len(_RANGES)], 0.97 - 0.05 * place
+        colour, height = _RANGES[place % len(_RANGES)], 0.97 - 0.06 * place
         ends = [_power(each) for each in (limit.underflow, limit.normal, limit.overflow)]
         line = {"color": colour, "transform": axis.get_xaxis_transform(), "zorder": 3}
         axis.plot(ends[:2], [height] * 2, linewidth=1, linestyle=":", **line)
         axis.plot(ends[1:], [height] * 2, linewidth=2.5, label=limit.name, **line)
-    axis.margins(x=0.02)
+
+
+def _shown_powers(sketches: Sequence[Sketch], limits: Sequence[Any]) -> tuple[float, float]:
+    """What is there, and of what formats hold no more than leaves the bars their width."""
+    powers = [power for each in sketches for power in each.exponents()["exponent"].to_pylist()]
+    low, high = min(powers, default=0), max(powers, default=0) + 1
+    ends = [_power(end) for each in limits for end in (each.underflow, each.overflow)]
+    near = [end for end in ends if low - _FURTHEST <= end <= high + _FURTHEST]
+    return min([low, *near]) - 1, max([high, *near]) + 1
 
 
 def _power(limit: float) -> float:
@@ -301,23 +313,37 @@ def _with_loss(opened: OpenedRun, *, has_loss: bool, size: tuple[float, float]) 
     figure, (above, main) = _pyplot().subplots(2, 1, figsize=(size[0], size[1] + 0.8), **options)
     above.plot(steps["step"].to_numpy(), steps["loss"].to_numpy(), color=_QUIET, linewidth=1)
     above.set_ylabel("loss", fontsize=8)
+    above.margins(x=0.005)
     _bare(above)
     _bare(main)
     return figure, main
 
 
-def _scale_axis(axis: Any, statistic: str, values: list[Any]) -> None:
-    if statistic in _MAGNITUDES and any((each > 0).any() for each in values):
+def _is_magnitude(opened: OpenedRun, statistic: str) -> bool:
+    own = {each["name"]: each.get("kind") for each in opened.info.statistics}
+    return statistic in _MAGNITUDES or own.get(statistic) == "magnitude"
+
+
+def _scale_axis(axis: Any, is_magnitude: bool, values: list[Any]) -> None:
+    if is_magnitude and any((each > 0).any() for each in values):
         axis.set_yscale("log")
 
 
-def _norm(statistic: str, cells: Any) -> Any:
+def _colours(is_magnitude: bool, cells: Any) -> dict[str, Any]:
+    """From which value to which colour: over powers of ten for magnitudes and for both signs."""
     colours = import_module("matplotlib.colors")
-    is_log = statistic in _MAGNITUDES and bool((cells > 0).any())
-    known = cells[np.isfinite(cells) & ((cells > 0) if is_log else True)]
+    known = cells[np.isfinite(cells)]
+    if (known < 0).any() and (known > 0).any():
+        sizes = np.abs(known[known != 0])
+        most, middle = np.percentile(sizes, [98, 50])
+        norm = colours.SymLogNorm(10.0 ** np.round(np.log10(middle)), vmin=-most, vmax=most)
+        return {"norm": norm, "cmap": "RdBu_r"}
+    is_log = is_magnitude and bool((cells > 0).any())
+    known = known[known > 0] if is_log else known
     low, high = np.percentile(known, [2, 98]) if len(known) else (0.0, 1.0)
     make: Callable[..., Any] = colours.LogNorm if is_log else colours.Normalize
-    return make(low, high if high > low else low * 1.01 + (0.0 if low else 1.0))
+    norm = make(low, high if high > low else low * 1.01 + (0.0 if low else 1.0))
+    return {"norm": norm, "cmap": "viridis"}
 
 
 def _titled(name: str, sketch: Sketch) -> str:
@@ -333,12 +359,14 @@ def _short(name: str) -> str:
     return plain if len(plain) <= 32 else f"…{plain[-31:]}"
 
 
-def _legend(figure: Any, axis: Any) -> None:
+def _titled_figure(figure: Any, axis: Any, title: str) -> None:
+    """The title at the left, at the right what the colours mean, in as many rows as it takes."""
+    figure.suptitle(title, x=0.01, ha="left", fontsize=10)
     handles, labels = axis.get_legend_handles_labels()
     if handles:
-        figure.legend(
-            handles, labels, loc="outside upper right", fontsize=7, frameon=False, ncols=4
-        )
+        columns = max(1, int((figure.get_figwidth() - 0.08 * len(title)) / 1.25))
+        options = {"loc": "outside upper right", "fontsize": 7, "frameon": False}
+        figure.legend(handles, labels, ncols=columns, **options)
 
 
 def _pyplot() -> Any:

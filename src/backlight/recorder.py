@@ -28,6 +28,7 @@ from backlight.capture.modules import Call, FirstForward, ModuleCapture, is_in_b
 from backlight.capture.names import ModelNames
 from backlight.capture.observer import Observer
 from backlight.capture.optimizer import OptimizerCapture, Optimizers
+from backlight.capture.own import OwnStatistics
 from backlight.capture.samples import ValueKeeper
 from backlight.capture.sites import SiteBook
 from backlight.ending import dismiss, enlist
@@ -36,6 +37,7 @@ from backlight.errors import BacklightError, Guard
 from backlight.journal import Journal
 from backlight.ledger import Ledger
 from backlight.options import Options
+from backlight.own.statistic import Statistic, StatisticBook
 from backlight.samples import NeuronSelection, SampleSelection
 from backlight.store.resume import read_progress
 from backlight.store.writer import RunWriter
@@ -96,6 +98,7 @@ class Recorder:
         self._names = ModelNames(models)
         self._keeper = ValueKeeper(samples, neurons=neurons, site_name=self._sites.name_of)
         self._is_keeping = samples is not None
+        self._own = StatisticBook(self._guard, earlier.info.statistics if earlier else ())
         self._observer = Observer(self._names, self._sites, self._guard, self._keeper)
         self._modules = ModuleCapture(self._names, self)
         self._following = Following(
@@ -180,6 +183,13 @@ class Recorder:
         """In a forked child: leave the run to the process that began it."""
         self._journal.abandon()
         self.end_with("finished", "")
+
+    def _compute(self, statistics: list[Statistic]) -> None:
+        """Compute statistics of the user's own from the next tensor on."""
+        self._own.add(statistics)
+        self._journal.statistics(self._own.told())
+        if self._observer.reducer.own is None:
+            self._observer.reducer.own = OwnStatistics(self._own, self._sites.site_of)
 
     # -- the course of a step
 

@@ -17,11 +17,12 @@ from backlight.capture.modules import is_in_backward
 from backlight.ending import under_way
 from backlight.errors import BacklightError, BacklightWarning, StopTraining
 from backlight.findings import FindingWatch
+from backlight.own.asking import TakesStatistics
 from backlight.recorder import Recorder, Step
 from backlight.schema import Finding
 
 
-class Run(Recorder):
+class Run(Recorder, TakesStatistics):
     """A run that is being recorded. `backlight.watch` makes one."""
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
@@ -76,7 +77,9 @@ class Run(Recorder):
         if self._is_over("anomaly") or self._is_wrong(telling.wrong_name("run.anomaly", name)):
             return
         try:
-            watched = WatchedAnomaly(telling.text(name), str(expression), self._sites.name_of)
+            watched = WatchedAnomaly(
+                telling.text(name), str(expression), self._sites.name_of, self._own.names
+            )
         except BacklightError as error:
             self._guard.mistake(f"run.anomaly({name!r}) got what is no anomaly: {error}")
             return

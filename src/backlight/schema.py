@@ -16,7 +16,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-FORMAT_VERSION: Final = (1, 2)
+FORMAT_VERSION: Final = (1, 3)
 """(major, minor). A reader refuses a newer major version and reads every older one."""
 
 RUN_FILE: Final = "run.json"
@@ -61,8 +61,12 @@ STATS: Final = pa.schema(
         pa.field("batch_std", pa.float64()),
         _required("sketch_keys", pa.list_(pa.int16())),
         _required("sketch_counts", pa.list_(pa.uint32())),
+        pa.field("own", pa.list_(pa.float64())),  # in the order of run.json's `statistics`
     ]
 )
+
+PLAIN_STATS: Final = pa.schema([field for field in STATS if field.name != "own"])
+"""What is written of a run that has no statistics of its own."""
 
 SITES: Final = pa.schema(
     [
@@ -166,6 +170,21 @@ TABLES: Final[dict[str, pa.Schema]] = {
     "calls": CALLS,
 }
 
+_NOT_OWN: Final = frozenset(
+    {*STATS.names, "rank", "name", "tensor_class", "norm", "update_ratio", "scalar", "block"}
+    | {"abs", "log10", "is_finite", "previous", "usual", "and", "or", "not", "value"}
+)
+
+
+def is_own_name(name: str) -> bool:
+    """Whether a statistic of the user's own can have this name: a word that means nothing yet.
+
+    >>> is_own_name("kurtosis"), is_own_name("mean"), is_own_name("zero_share"), is_own_name("a b")
+    (True, False, False, False)
+    """
+    return name.isidentifier() and name.isascii() and name not in _NOT_OWN and name[-6:] != "_share"
+
+
 SKETCH_BIAS: Final = 1074
 """The exponent of the smallest float64 is -1074; adding this makes every exponent at least 0."""
 
@@ -242,6 +261,7 @@ class RunInfo:
     modules: list[dict[str, Any]] = field(default_factory=list)
     optimizers: list[dict[str, Any]] = field(default_factory=list)
     anomalies: dict[str, str] = field(default_factory=dict)
+    statistics: list[dict[str, str]] = field(default_factory=list)
     recorder: dict[str, Any] = field(default_factory=dict)
     ended_at: float | None = None
     ended: str | None = None

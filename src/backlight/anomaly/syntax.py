@@ -13,7 +13,7 @@ factor     = "-" factor | NUMBER | "(" truth ")" | NAME
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
@@ -131,14 +131,16 @@ def is_truth(node: Node) -> bool:
     return isinstance(node, Function) and node.name == "is_finite"
 
 
-def parse(text: str) -> Expression:
+def parse(text: str, own: Collection[str] = ()) -> Expression:
     """The meaning of an expression, or one sentence on what is wrong and at which column.
+
+    `own` are the names of the run's own statistics.
 
     >>> parse("loss > ")
     Traceback (most recent call last):
     backlight.anomaly.tokens.ExpressionError: A number, a name or a statistic is missing, ...
     """
-    parser = _Parser(text)
+    parser = _Parser(text, own)
     root = parser.truth()
     if parser.token.kind != "end":
         fail(f"{parser.token.text!r} is one too many", text, parser.token.column)
@@ -148,8 +150,9 @@ def parse(text: str) -> Expression:
 
 
 class _Parser:
-    def __init__(self, text: str) -> None:
+    def __init__(self, text: str, own: Collection[str]) -> None:
         self._text = text
+        self._statistics = (*STATISTICS, *own)
         self._tokens = tokens_of(text)
         self._place = self._depth = 0
 
@@ -253,18 +256,18 @@ class _Parser:
 
     def _named(self, name: Token) -> Node:
         if not self._is_at("("):
-            if name.text in STATISTICS:
+            if name.text in self._statistics:
                 fail(f"Say of what: {name.text}('part of a name')", self._text, name.column)
             return Scalar(name.text, name.column)
         self._take()
         if name.text == "scalar":
             node: Node = Scalar(self._quoted("the name of what was logged"), name.column)
-        elif name.text in STATISTICS:
+        elif name.text in self._statistics:
             node = self._statistic(name)
         elif name.text in FUNCTIONS:
             node = Function(name.text, self._check(self.truth(), truth=False), name.column)
         else:
-            known = ", ".join((*STATISTICS, *FUNCTIONS, "scalar"))
+            known = ", ".join((*self._statistics, *FUNCTIONS, "scalar"))
             fail(f"There is no {name.text!r}: use one of {known}", self._text, name.column)
         self._expect(")")
         return node

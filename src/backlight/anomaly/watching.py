@@ -5,17 +5,18 @@ from __future__ import annotations
 import re
 import statistics
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from backlight.anomaly.evaluate import USUAL_OVER, Series, evaluate
+from backlight.anomaly.evaluate import USUAL_OVER, Real, Series, evaluate
 from backlight.anomaly.pooling import needed_columns, pool
 from backlight.anomaly.syntax import STEP_FACTS, Function, Scalar, Statistic, nodes_of, parse
 from backlight.anomaly.tokens import fail
+from backlight.store.own import matrix
 
 _UNKNOWN = Series(np.array([np.nan]), np.array([False]))
 
@@ -30,8 +31,11 @@ class WatchedAnomaly:
 
     length = 1
 
-    def __init__(self, name: str, text: str, name_of: Callable[[int], str]) -> None:
-        self.name, self.expression = name, parse(text)
+    def __init__(
+        self, name: str, text: str, name_of: Callable[[int], str], own: Sequence[str] = ()
+    ) -> None:
+        self._own = list(own)
+        self.name, self.expression = name, parse(text, own)
         for node in nodes_of(self.expression.root):
             if isinstance(node, Function) and node.name == "rank":
                 fail("rank needs the whole run: use usual in a trainer", text, node.column)
@@ -63,11 +67,18 @@ class WatchedAnomaly:
             own = iteration[is_asked]
             is_asked &= iteration == (own.max() if asked.iteration == "last" else own.min())
         at = np.flatnonzero(is_asked)
-        rows = {
-            name: self._stats[name].to_numpy(zero_copy_only=False)[at].astype(np.float64)
-            for name in needed_columns(asked.name)
-        }
+        rows = {name: self._numbers(name)[at] for name in needed_columns(asked.name)}
         return pool(asked, rows, np.zeros(len(at), np.int64), 1)
+
+    def _numbers(self, name: str) -> Real:
+        assert self._stats is not None
+        if name not in self._own:
+            return np.asarray(self._stats[name].to_numpy(zero_copy_only=False), np.float64)
+        if "own" not in self._stats.schema.names:
+            return np.full(self._stats.num_rows, np.nan)
+        return matrix(pa.chunked_array([self._stats["own"]]), len(self._own))[
+            :, self._own.index(name)
+        ]
 
     def _matching(self, pattern: str, sites: Any) -> Any:
         known = self._is_matched.setdefault(pattern, {})

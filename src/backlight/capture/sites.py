@@ -36,6 +36,7 @@ class SiteBook:
     ) -> None:
         known = list(known)
         self._selection = selection or Selection()
+        self._sites: dict[int, Site] = {row["site"]: _site(row) for row in known}
         self._names: dict[int, str] = {row["site"]: row["name"] for row in known}
         self._by_name: dict[str, int] = {name: site for site, name in self._names.items()}
         self._numbers: dict[tuple[str, str, int], int] = {_key(row): row["site"] for row in known}
@@ -48,6 +49,10 @@ class SiteBook:
     def name_of(self, site: int) -> str:
         """The name of a site, by its number."""
         return self._names[site]
+
+    def site_of(self, site: int) -> Site:
+        """A site, by its number."""
+        return self._sites[site]
 
     def number_of(self, name: str) -> int | None:
         """The number of a site, by its name; None if there is none of that name."""
@@ -127,9 +132,14 @@ class SiteBook:
             site = replace(site, name=f"{site.name}'")
         self._numbers[key] = self._by_name[site.name] = self._count
         self._names[site.site] = site.name
+        self._sites[site.site] = site
         self._count += 1
         self._new.append(site)
         return site.site
+
+
+def _site(row: Mapping[str, Any]) -> Site:
+    return Site(**{name: row[name] for name in _COLUMNS} | {"aliases": tuple(row["aliases"])})
 
 
 def _key(row: Mapping[str, Any]) -> tuple[str, str, int]:

@@ -127,7 +127,7 @@ def find_anomalies(
     """Where each of these (name, expression) shows, and what goes with it."""
     if by not in MOST_PLACES:
         raise BacklightError(f"An anomaly cannot be looked for by {by!r}: use 'step' or 'sample'.")
-    parsed = [(name, parse(text)) for name, text in anomalies]
+    parsed = [(name, parse(text, snapshot.own)) for name, text in anomalies]
     return [_anomaly(snapshot, name, each, parsed, by, most) for name, each in parsed]
 
 

@@ -58,7 +58,7 @@ def conditions_of(
 ) -> Iterator[Tried]:
     """Everything that is tried beside an anomaly, but for what it is defined by."""
     for name, text in others:
-        expression = parse(text)
+        expression = parse(text, snapshot.own)
         series = evaluate(expression, RunSource(snapshot, expression, by=by, axis=axis))
         yield Tried(text, f"`{name}`", series.is_true, series.known, name, is_named=True)
     if by == "step":

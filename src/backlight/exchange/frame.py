@@ -10,6 +10,7 @@ import numpy as np
 from backlight.errors import BacklightError
 from backlight.exchange.frame_schema import METADATA, checked, pandas_module
 from backlight.store.moments import least_magnitude, power_mean
+from backlight.store.own import own_names
 from backlight.store.sketch import Sketch
 
 if TYPE_CHECKING:
@@ -42,6 +43,7 @@ def frame_of(run: OpenedRun, name: str | None = None, **choice: Any) -> Any:
     schema has no word for them.
     """
     sites = {row["name"]: row for row in run.sites(name)}
+    own = own_names(run.info)
     sketches = run.sketches(name, **choice)
     rows, counted = [], []
     for row, sketch in zip(sketches.table, sketches, strict=True):
@@ -50,7 +52,7 @@ def frame_of(run: OpenedRun, name: str | None = None, **choice: Any) -> Any:
             continue
         site = sites[row["name"]]
         said = (row["name"], site["module_class"], tensor_type, row["step"], row["dtype"])
-        rows.append({**_metadata(said), **_statistics(row, sketch)})
+        rows.append({**_metadata(said), **_statistics(row, sketch, own)})
         counted.append(_counts(sketch))
     if not rows:
         raise BacklightError(f"Nothing that was chosen of {run.name!r} fits into a frame.")
@@ -71,10 +73,12 @@ def _metadata(said: Iterable[Any]) -> dict[Any, Any]:
     return {("metadata", name): value for name, value in zip(METADATA, said, strict=True)}
 
 
-def _statistics(row: dict[str, Any], sketch: Sketch) -> dict[Any, Any]:
+def _statistics(row: dict[str, Any], sketch: Sketch, own: Iterable[str]) -> dict[Any, Any]:
+    """Ours, those that the frame has by custom, told from the sketch, and the run's own."""
     found = {theirs: row[ours] for theirs, ours in SAME_STATISTICS.items()}
     found["min_abs"] = least_magnitude(sketch)
     found |= {f"rm{power}": power_mean(sketch, power) for power in (4, 8)}
+    found |= {name: row[name] for name in own if name not in found or row[name] is not None}
     found["nans"] = row["nans"]
     return {("scalar_stats", name): value for name, value in found.items()}
 

@@ -18,7 +18,8 @@ from backlight.errors import BacklightError
 from backlight.exchange.frame import SAME_STATISTICS
 from backlight.exchange.frame_schema import checked
 from backlight.exchange.training import Scalar
-from backlight.schema import FORMAT_VERSION, SKETCH_BIAS, RunInfo, Site
+from backlight.own.statistic import BUILT_IN
+from backlight.schema import FORMAT_VERSION, SKETCH_BIAS, RunInfo, Site, is_own_name
 from backlight.store.runs import process_started
 from backlight.store.writer import RunWriter, create_run_folder
 
@@ -47,20 +48,23 @@ def import_frame(
     A frame says neither the signs of elements nor more of their size than the power of two: in
     the run's sketches each count is spread evenly over both signs, unless `min` and `max` say
     otherwise, and over the four quarters of its power of two. Statistics that a run has no column
-    for become scalars.
+    for become its own; where their name cannot be a column's, scalars.
     """
     rows = _rows(checked(frame))
     sites = _sites(rows)
     path, writer, info = _begin(Path(root), project, name, {"imported": "a frame"})
     info.modules = _modules(sites.values())
+    names = _own_names(rows)
+    info.statistics = [_own_statistic(each) for each in names]
     writer.append_rows("sites", [asdict(site) for site in sites.values()])
     classes = _classes_by_name(rows)
     stats, unknown = [], []
     seen: Counter[tuple[Any, ...]] = Counter()
     for order, row in enumerate(rows):
         site = sites[row.metadata["name"], _class_of(row, classes)]
-        stats.append(_stats_row(row, site, order, seen))
-        unknown += _unknown(row, site)
+        own = [_finite(row.statistics.get(each)) for each in names]
+        stats.append({**_stats_row(row, site, order, seen), "own": own or None})
+        unknown += _unknown(row, site, names)
     for first in range(0, len(stats), _ROWS_AT_ONCE):
         writer.append_rows("stats", stats[first : first + _ROWS_AT_ONCE])
     _end(writer, info, {row["step"] for row in stats}, [*scalars, *unknown])
@@ -195,9 +199,20 @@ def _sketch(
     return keys, [found[key] for key in keys]
 
 
-def _unknown(row: _Row, site: Site) -> list[Scalar]:
+def _own_names(rows: list[_Row]) -> list[str]:
+    """The statistics that a run has no column for, but may have as its own."""
+    told = dict.fromkeys(str(name) for row in rows for name in row.statistics)
+    return [name for name in told if name not in SAME_STATISTICS and is_own_name(name)]
+
+
+def _own_statistic(name: str) -> dict[str, str]:
+    kind = "magnitude" if name in BUILT_IN else "signed"
+    return {"name": name, "kind": kind, "about": BUILT_IN.get(name, "imported with a frame")}
+
+
+def _unknown(row: _Row, site: Site, own: list[str]) -> list[Scalar]:
     step, kind = int(row.metadata["step"]), row.metadata["tensor_type"]
-    known = {*SAME_STATISTICS, "nans"}
+    known = {*SAME_STATISTICS, *own, "nans"}
     return [
         Scalar(step, f"{name}/{kind}/{site.name}", float(value), 0.0)
         for name, value in row.statistics.items()

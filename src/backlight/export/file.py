@@ -32,10 +32,12 @@ from backlight.export.questions import (
     values_of,
 )
 from backlight.export.steps import in_order_of_use
+from backlight.serve.graphs import NORM
 from backlight.serve.inprocess import InProcess
 from backlight.serve.responses import ARROW_TYPE, arrow_bytes
 from backlight.single_file import place_of, single_file
 from backlight.store.opened import OpenedRun, open_path
+from backlight.store.tiles import SHOWN
 from backlight.units import size
 
 DEFAULT_BYTES: Final = 20_000_000
@@ -94,6 +96,7 @@ class _Export:
         self.page_bytes = sum(len(piece.encode()) for piece in single_file())
         detail = json.loads(self._get(Question(self.path)))
         self.quantities: list[str] = detail["quantities"]
+        self.statistics = [*SHOWN, *(each["name"] for each in detail["statistics"])]
         self.deepest = max([1, *run.steps().arrow()["iterations"].to_pylist()])
 
     @property
@@ -110,7 +113,7 @@ class _Export:
         """Each site over all steps, and the heatmaps, in as much detail as there is room for."""
         sites = self.run.sites().arrow().select(["site", "tensor_class"]).to_pylist()
         detail = self._detail_that_fits(sites)
-        self._put(heatmaps(self.path, self.quantities, detail))
+        self._put(heatmaps(self.path, self.quantities, self.statistics, detail))
         self._put(precisions(self.path, self.quantities, detail))
         self.detail, self.sites = detail, [site["site"] for site in sites]
         for count, site in enumerate(sites):
@@ -133,7 +136,7 @@ class _Export:
         for detail in LEVELS:
             self.is_exact = detail.is_exact
             maps = [
-                *heatmaps(self.path, self.quantities, detail),
+                *heatmaps(self.path, self.quantities, self.statistics, detail),
                 *precisions(self.path, self.quantities, detail),
             ]
             of_tried = [each for site in tried for each in self._of_site(site, detail)]
@@ -203,7 +206,7 @@ class _Export:
         if is_early:
             for quantity in self.quantities:
                 self._put_exponents(exponents(self.path, step, quantity, self.sites))
-        self._put(of_step(self.path, step, self.quantities))
+        self._put(of_step(self.path, step, self.quantities, [*self.statistics, NORM]))
         kept = {(name, entry.quantity) for name, _, entry in self.run.values(steps=step)}
         numbers = self._site_numbers()
         self._put(values_of(self.path, step, numbers[name], quantity) for name, quantity in kept)

@@ -11,9 +11,6 @@ from dataclasses import dataclass, replace
 from typing import Final
 from urllib.parse import quote, urlencode
 
-from backlight.serve.graphs import STATISTICS as MOMENT_STATISTICS
-from backlight.store.reader import STATISTICS as HEATMAP_STATISTICS
-
 IGNORED: Final = ("after", "columns", "first", "formats", "last", "points", "sites")
 RUN: Final = "/api/runs/{project}/{name}"
 SITE: Final = f"{RUN}/sites/{{site}}"
@@ -121,11 +118,13 @@ def about_run(run: str) -> Iterator[Question]:
     yield Question(f"{run}/scalars", sizes=(("points", 2000),))
 
 
-def heatmaps(run: str, quantities: Iterable[str], detail: Detail) -> Iterator[Question]:
+def heatmaps(
+    run: str, quantities: Iterable[str], statistics: Sequence[str], detail: Detail
+) -> Iterator[Question]:
     """Every heatmap."""
     sizes = (("columns", detail.heatmap_columns),)
     for quantity in quantities:
-        for statistic in HEATMAP_STATISTICS:
+        for statistic in statistics:
             asked = (("quantity", quantity), ("statistic", statistic))
             yield Question(f"{run}/heatmap", asked, sizes)
 
@@ -169,14 +168,16 @@ def of_site(run: str, site: int, quantities: Iterable[str], detail: Detail) -> I
         yield Question(f"{run}/sites/{site}/samples", asked, (("points", detail.points // 4),))
 
 
-def of_step(run: str, step: int, quantities: Iterable[str]) -> Iterator[Question]:
+def of_step(
+    run: str, step: int, quantities: Iterable[str], statistics: Sequence[str]
+) -> Iterator[Question]:
     """What is told of one step but its graph and its raw values."""
     at = (("step", step),)
     yield Question(f"{run}/flow", at)
     yield Question(f"{run}/calls", at)
     yield Question(f"{run}/samples", at)
     for quantity in quantities:
-        for statistic in MOMENT_STATISTICS:
+        for statistic in statistics:
             asked = (("quantity", quantity), ("statistic", statistic))
             yield Question(f"{run}/moment", (*at, *asked))
 

@@ -40,9 +40,10 @@ class Hoist:
 
     observe: Observe
     local: Observe  # of an array that is on one device
+    asked: Callable[[Label, str], Any]  # what more is observed: rows that differ in it differ
     sees_values: bool = True
     sights: list[Sight] = field(default_factory=list)
-    _rows: dict[tuple[int, str], tuple[Any, Any, Any]] = field(default_factory=dict)
+    _rows: dict[tuple[int, str, Any], tuple[Any, Any, Any]] = field(default_factory=dict)
 
     def run(self, program: Jaxpr, constants: Sequence[Any], arguments: Sequence[Any]) -> list[Any]:
         """The program's results."""
@@ -74,7 +75,7 @@ class Hoist:
         if quantity == "value" and not self.sees_values:
             return
         # The same array is seen at many places: one module returns it, the next is given it.
-        key = id(array), quantity
+        key = id(array), quantity, self.asked(label, quantity)
         if key not in self._rows:
             self._rows[key] = array, *self.observe(array, label=label, quantity=quantity)
         shape, dtype = tuple(array.shape), str(array.dtype)
@@ -83,7 +84,7 @@ class Hoist:
     def inside(self, *, sees_values: bool | None = None) -> Hoist:
         """A hoist for a program inside of this one."""
         sees_values = self.sees_values if sees_values is None else sees_values
-        return Hoist(self.observe, self.local, sees_values)
+        return Hoist(self.observe, self.local, self.asked, sees_values)
 
     def take(self, sights: list[Sight], places: list[int], rows: Sequence[Any]) -> None:
         """Take over what was seen inside, with its rows as they came out."""
@@ -266,7 +267,7 @@ def _in_shard_map(hoist: Hoist, equation: JaxprEqn, given: list[Any]) -> list[An
     every = Sharding.of_mesh(mesh)
 
     def run(*arguments: Any) -> Any:
-        inner = Hoist(hoist.local, hoist.local, hoist.sees_values)
+        inner = Hoist(hoist.local, hoist.local, hoist.asked, hoist.sees_values)
         results = inner.run(program, [], arguments)
         sights, places, rows = inner.told()
         seen[:] = [[replace(sight, sharding=every) for sight in sights], places]

@@ -18,6 +18,7 @@ from backlight.jax.hoist import Hoist, Sight
 from backlight.jax.modules import seeing_modules
 from backlight.jax.numbering import Placed, number
 from backlight.jax.optimizers import seeing_gradients
+from backlight.jax.own import OwnWords, sites_of
 from backlight.jax.roles import Name, Owned, Roles, find_roles, leaves_of, short_name
 from backlight.jax.rows import Entry, RowPlan, block_of
 from backlight.jax.shards import observe_shards
@@ -67,6 +68,7 @@ class Program:
     traced: Traced
     sites: SiteBook
     step: int
+    own: OwnWords
     plan: RowPlan = field(default_factory=lambda: RowPlan((), ()))
     mistakes: list[str] = field(default_factory=list)
     graph: Any = None
@@ -107,7 +109,7 @@ class Program:
 
     def _run(self, constants: list[Any], arrays: list[Any]) -> tuple[list[Any], Any]:
         self.mistakes = []
-        hoist = Hoist(self._observe, _observe_local)
+        hoist = Hoist(self._observe, self._observe_part, self._asked)
         results = hoist.run(self.traced.program.jaxpr, constants, arrays)
         placed = number(
             [s for s in hoist.sights if s.label.tensor_class != "parameter"],
@@ -180,16 +182,25 @@ class Program:
         ordered = sorted(rows.items(), key=lambda item: layout_of(item[1].dtype).words)
         blocks, start = [], 0
         for _, sight in ordered:
-            blocks.append(
-                block_of(sight.dtype, start, _loops(sight), sight.sharding, parts=_parts(sight))
-            )
+            options = {"parts": _parts(sight), "own": self.own.words}
+            blocks.append(block_of(sight.dtype, start, _loops(sight), sight.sharding, **options))
             start += sight.words.size
         places = {identity: place for place, (identity, _) in enumerate(ordered)}
-        entries = [_entry(each, places[id(each.sight.words)]) for each in kept]
-        self.plan = RowPlan(tuple(entries), tuple(blocks))
+        entries = [self._entry(each, places[id(each.sight.words)]) for each in kept]
+        self.plan = RowPlan(tuple(entries), tuple(blocks), self.own.words)
         self.graph = self._graph(kept, placed)
         flat = [sight.words.reshape(-1) for _, sight in ordered]
         return jnp.concatenate(flat) if flat else jnp.zeros(0, jnp.uint32)
+
+    def _entry(self, placed: Placed, block: int) -> Entry:
+        sight = placed.sight
+        shape = sight.shape
+        dim = _unit_dim(sight.label, sight.quantity, shape)
+        has_units = dim != NO_UNITS and shape[0] > 1 and prod(shape) > 0
+        units = shape[dim] if has_units else None
+        asked = self.own.is_asked(self.sites.site_of(placed.site), sight.quantity)
+        said = (placed.site, sight.quantity, sight.dtype, shape, units, block, _loops(sight))
+        return Entry(*said, tuple(asked))
 
     def _graph(self, kept: list[Placed], placed: list[Placed]) -> Any:
         roles = self.traced.roles
@@ -208,11 +219,23 @@ class Program:
             loss=None if loss is None or roles.loss is None else (roles.loss, loss),
         )
 
+    def _asked(self, label: Label, quantity: str) -> Any:
+        return self.own.wanted(sites_of(label), quantity) if self.own.words else None
+
     def _observe(self, array: Any, *, label: Label, quantity: str) -> tuple[Any, Any]:
-        if self.devices == 1:
-            return _observe_local(array, label=label, quantity=quantity)
         unit_dim = _unit_dim(label, quantity, array.shape)
-        return observe_shards(array, None, unit_dim, self.devices)
+        if self.devices == 1:
+            row: tuple[Any, Any] = observe(array, unit_dim=unit_dim), None
+        else:
+            row = observe_shards(array, None, unit_dim, self.devices)
+        if not self.own.words:
+            return row
+        return _joined(row[0], self.own.of(array, sites_of(label), quantity)), row[1]
+
+    def _observe_part(self, array: Any, *, label: Label, quantity: str) -> tuple[Any, Any]:
+        """The row of the part of an array that one device has."""
+        words = observe(array, unit_dim=_unit_dim(label, quantity, array.shape))
+        return _joined(words, self.own.none()) if self.own.words else words, None
 
     def _seen(
         self, owned: Owned, quantity: str, site: int, array: Any, old: Any = None
@@ -225,6 +248,9 @@ class Program:
             row: tuple[Any, Any] = observe(array, old), None
         else:
             row = observe_shards(array, old, NO_UNITS, self.devices)
+        if self.own.words:
+            own = self.own.of(array, [self.sites.site_of(site)], quantity, old)
+            row = _joined(row[0], own), row[1]
         return [Placed(Sight(label, quantity, str(kind.dtype), tuple(kind.shape), *row), site, 1)]
 
 
@@ -247,14 +273,6 @@ def _unit_dim(label: Label, quantity: str, shape: tuple[int, ...]) -> int:
     return len(shape) - 1 if has_units else NO_UNITS
 
 
-def _observe_local(array: Any, *, label: Label, quantity: str) -> tuple[Any, Any]:
-    return observe(array, unit_dim=_unit_dim(label, quantity, array.shape)), None
-
-
-def _entry(placed: Placed, block: int) -> Entry:
-    sight = placed.sight
-    shape = sight.shape
-    dim = _unit_dim(sight.label, sight.quantity, shape)
-    has_units = dim != NO_UNITS and shape[0] > 1 and prod(shape) > 0
-    units = shape[dim] if has_units else None
-    return Entry(placed.site, sight.quantity, sight.dtype, shape, units, block, _loops(sight))
+def _joined(words: Any, own: Any) -> Any:
+    """Rows with further words at their ends; where there is a row for each device, the same."""
+    return jnp.concatenate([words, jnp.broadcast_to(own, (*words.shape[:-1], own.size))], axis=-1)

@@ -10,7 +10,9 @@ from typing import Any, Final
 from backlight.capture.sites import SiteBook
 from backlight.errors import Guard, tell
 from backlight.jax.arguments import Arguments, take_apart
+from backlight.jax.own import OwnWords
 from backlight.jax.program import Program, Traced, trace
+from backlight.own.statistic import StatisticBook
 
 _MOST_PROGRAMS: Final = 16
 """Compiling costs more than it tells where every step is of another shape."""
@@ -30,12 +32,16 @@ class Recorded:
 class Programs:
     """Finds or makes the program for a call. What cannot be traced is said once, and left alone."""
 
-    def __init__(self, sites: SiteBook, guard: Guard, loss: str | None) -> None:
+    def __init__(
+        self, sites: SiteBook, guard: Guard, loss: str | None, book: StatisticBook
+    ) -> None:
         self._sites = sites
+        self._book = book
         self._guard = guard
         self._loss = loss
         self._known: dict[Any, Program | None] = {}
         self._has_fixed_numbers: set[int] = set()
+        self._has_told_change: set[int] = set()
         self._functions: list[Any] = []  # so that no identity is used twice
 
     def traced(self) -> list[Traced]:
@@ -71,6 +77,10 @@ class Programs:
         secs = program.compile_secs if is_new else 0.0
         return Recorded(program, result, state, words, secs)
 
+    def forget(self) -> None:
+        """Compile anew: from now on more is computed."""
+        self._known.clear()
+
     def _add(self, key: Any, function: Any, arguments: Arguments, step: int) -> None:
         self._known[key] = None
         if len(self._known) > _MOST_PROGRAMS:
@@ -83,13 +93,15 @@ class Programs:
         is_last_try = id(function) in self._has_fixed_numbers
         started = time.perf_counter()
         try:
-            program = Program(trace(function, arguments, self._loss), self._sites, step)
+            traced = trace(function, arguments, self._loss)
         except Exception as error:
             if is_last_try:
                 self._tell_untraceable(error)
             return
+        program = Program(traced, self._sites, step, OwnWords(self._book))
         self._tell_change(key, step)
         program.compile(arguments.arrays)
+        program.own.tell()
         program.compile_secs = time.perf_counter() - started
         for mistake in program.mistakes:
             self._guard.mistake(mistake)
@@ -103,10 +115,11 @@ class Programs:
         )
 
     def _tell_change(self, key: Any, step: int) -> None:
-        """A step of another shape is compiled again: that takes time, so it is said."""
+        """A step of another shape is compiled again: that takes time, so it is said, once."""
         known = [each for each, program in self._known.items() if program is not None]
         before = next((each for each in reversed(known) if each[0] == key[0]), None)
-        if before is not None:
+        if before is not None and key[0] not in self._has_told_change:
+            self._has_told_change.add(key[0])
             tell(
                 f"The arguments of the step have another {_difference(before[1], key[1])} at step "
                 f"{step}, so it is compiled again for recording."

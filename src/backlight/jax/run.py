@@ -31,6 +31,8 @@ from backlight.jax.programs import Programs, Recorded
 from backlight.journal import Journal
 from backlight.ledger import Ledger
 from backlight.options import Options
+from backlight.own.asking import TakesStatistics
+from backlight.own.statistic import Statistic, StatisticBook
 from backlight.store.resume import read_progress
 from backlight.store.writer import RunWriter
 
@@ -51,7 +53,7 @@ class _Pending:
     recorded: Recorded | None = None
 
 
-class JaxRun:
+class JaxRun(TakesStatistics):
     """A run that is being recorded. `backlight.jax.watch` makes one."""
 
     def __init__(
@@ -62,7 +64,8 @@ class JaxRun:
         self._guard = Guard()
         earlier = read_progress(path) if is_resumed else None
         self._sites = SiteBook(options.selection, known=earlier.sites if earlier else [])
-        self._programs = Programs(self._sites, self._guard, loss)
+        self._own = StatisticBook(self._guard, earlier.info.statistics if earlier else ())
+        self._programs = Programs(self._sites, self._guard, loss, self._own)
         self._journal = Journal(
             RunWriter(path),
             path.parent.name,
@@ -245,6 +248,12 @@ class JaxRun:
         if not self._is_over("flush"):
             self._settle()
             self._journal.flush()
+
+    def _compute(self, statistics: list[Statistic]) -> None:
+        self._settle()
+        self._own.add(statistics)
+        self._programs.forget()
+        self._journal.statistics(self._own.told())
 
     def _is_over(self, method: str) -> bool:
         if self._is_finished:

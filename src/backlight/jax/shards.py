@@ -119,13 +119,18 @@ def _with_units(words: Any, array: Any, unit_dim: int) -> Any:
 # -- on the host
 
 
-def merge(parts: Any, sharding: Sharding) -> Any:
-    """Rows of the whole array from those of its parts: [row, device, word] becomes [row, word]."""
+def merge(parts: Any, sharding: Sharding, own_words: int = 0) -> Any:
+    """Rows of the whole array from those of its parts: [row, device, word] becomes [row, word].
+
+    The words of own statistics at a row's end are of the whole array already.
+    """
     own = parts[:, sharding.primary]
     merged = np.zeros((len(own), own.shape[2]), np.uint32)
     merged[:, :FIRST_NUMBER] = own[:, :, :FIRST_NUMBER].sum(axis=1)
     merged[:, 0] = own[:, :, 0].max(axis=1)
     merged[:, HEADER:] = own[:, :, HEADER:].sum(axis=1)
+    end = own.shape[2] - own_words
+    merged[:, end:] = own[:, 0, end:]
     place = FIRST_NUMBER + 2 * _BATCH_STD
     batch_std = np.ascontiguousarray(parts[:, 0, place]).view(np.float32).astype(np.float64)
     numbers = np.ascontiguousarray(own[:, :, FIRST_NUMBER:HEADER]).view(np.float64)

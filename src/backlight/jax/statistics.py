@@ -43,14 +43,15 @@ def observe(
     >>> int(words[1]), np.asarray(words[8:10]).view(np.float64)
     (2, array([-1.]))
     """
-    arrays = [_readable(each) for each in (array, old) if each is not None]
+    arrays = [readable(each) for each in (array, old) if each is not None]
     if len(arrays) == 2 and not jnp.issubdtype(arrays[0].dtype, jnp.floating):
         arrays = [arrays[0] - arrays[1]]
     layout = layout_of(str(arrays[0].dtype))
     return _observe_p.bind(*arrays, unit_dim=unit_dim, layout=layout, by_kernel=by_kernel)
 
 
-def _readable(array: Any) -> Any:
+def readable(array: Any) -> Any:
+    """The array in a dtype that is read as it is; of complex numbers both parts."""
     array = jnp.asarray(array)
     if jnp.iscomplexobj(array):
         array = jnp.stack([array.real, array.imag], axis=-1)
@@ -67,7 +68,7 @@ def _by_operations(array: Any, *old: Any, unit_dim: int, layout: Layout, by_kern
     dead, constant, batch_std = _units(array, unit_dim)
     counts = [1, *counts, dead, constant, 0]
     header = jnp.stack([jnp.asarray(count).astype(jnp.uint32) for count in counts])
-    doubles = _double_words(jnp.stack([*numbers, batch_std]))
+    doubles = double_words(jnp.stack([*numbers, batch_std]))
     return jnp.concatenate([header, doubles, _sketch(array.reshape(-1), layout)])
 
 
@@ -75,7 +76,7 @@ def _moments(flat: Any) -> tuple[list[Any], list[Any]]:
     """How many are finite, 0, NaN, infinite; and the statistics, as `spec.py` says."""
     if flat.size == 0:
         return [0] * 4, [jnp.float32(0)] * (len(NUMBERS) - 1)
-    wide = _as_real(flat)
+    wide = as_real(flat)
     finite = jnp.isfinite(wide)
     count = finite.sum()
     kept = jnp.where(finite, wide, 0)
@@ -83,27 +84,28 @@ def _moments(flat: Any) -> tuple[list[Any], list[Any]]:
     # So that no square leaves the range of the numbers.
     exponent = jnp.clip(jnp.frexp(abs_max)[1], -120, 120)
     scaled, unit = jnp.ldexp(kept, -exponent), jnp.ldexp(jnp.ones_like(abs_max), exponent)
-    mean = _sum(scaled) / count
-    variance = _sum(jnp.where(finite, scaled - mean, 0) ** 2) / count
+    mean = sum_by_parts(scaled) / count
+    variance = sum_by_parts(jnp.where(finite, scaled - mean, 0) ** 2) / count
     zeros = (_magnitude(flat)[0] == 0).sum()
     return [count, zeros, jnp.isnan(wide).sum(), jnp.isinf(wide).sum()], [
         mean * unit,
         jnp.sqrt(variance) * unit,
         jnp.where(finite, wide, jnp.inf).min(),
         jnp.where(finite, wide, -jnp.inf).max(),
-        _sum(jnp.abs(scaled)) / count * unit,
+        sum_by_parts(jnp.abs(scaled)) / count * unit,
         abs_max,
         jnp.sqrt(variance + mean**2) * unit,
     ]
 
 
-def _as_real(array: Any) -> Any:
+def as_real(array: Any) -> Any:
     """float64 where 64 bits are enabled and the numbers need them, else float32."""
     is_long = array.dtype.itemsize >= 4 and array.dtype != jnp.float32
     return array.astype(jnp.promote_types(array.dtype, jnp.float32) if is_long else jnp.float32)
 
 
-def _sum(flat: Any) -> Any:
+def sum_by_parts(flat: Any) -> Any:
+    """The sum, added up part by part, so that the error hardly grows with the size."""
     while flat.size > _PART:
         flat = jnp.pad(flat, (0, -flat.size % _PART)).reshape(-1, _PART).sum(axis=1)
     return flat.sum()
@@ -114,12 +116,12 @@ def _units(array: Any, unit_dim: int) -> tuple[Any, Any, Any]:
     if not (1 <= unit_dim < array.ndim and has_batch):
         return 0, 0, jnp.float32(0)
     shape = (array.shape[0], array.shape[unit_dim], -1)
-    by_unit = jnp.moveaxis(_as_real(array), unit_dim, 1).reshape(shape)
+    by_unit = jnp.moveaxis(as_real(array), unit_dim, 1).reshape(shape)
     dead = (by_unit == 0).all(axis=(0, 2)).sum()
     constant = (by_unit == by_unit[:1]).all(axis=(0, 2)).sum()
     spread = (by_unit - by_unit[:1]).std(axis=0).reshape(-1)
     known = jnp.isfinite(spread)
-    return dead, constant, _sum(jnp.where(known, spread, 0)) / known.sum()
+    return dead, constant, sum_by_parts(jnp.where(known, spread, 0)) / known.sum()
 
 
 def _magnitude(flat: Any) -> tuple[Any, Any, Any]:
@@ -161,21 +163,25 @@ def _sketch(flat: Any, layout: Layout) -> Any:
     quarter = (((whole >> down) << up) & 3).astype(jnp.int32)
     place = 4 * (exponent + top - layout.lowest) + quarter
     half = layout.bins // 2
-    is_counted = (whole != 0) & jnp.isfinite(_as_real(flat))
+    is_counted = (whole != 0) & jnp.isfinite(as_real(flat))
     place = jnp.where(negative, half - 1 - place, half + place)
     counts = jnp.zeros(layout.bins + 1, jnp.uint32)
     return counts.at[jnp.where(is_counted, place, layout.bins)].add(1)[:-1]
 
 
-def _double_words(numbers: Any) -> Any:
+def double_words(numbers: Any) -> Any:
     """Numbers as words of float64, low word first, without 64-bit types."""
     if numbers.dtype == jnp.float64:
         return lax.bitcast_convert_type(numbers, jnp.uint32).reshape(-1)
     bits = lax.bitcast_convert_type(numbers.astype(jnp.float32), jnp.uint32)
     field, mantissa = (bits >> 23) & 0xFF, bits & 0x7FFFFF
     wide = jnp.where(field == 0xFF, 0x7FF, field + 896)
-    high = ((bits >> 31) << 31) | (wide << 20) | (mantissa >> 3)
-    high, low = jnp.where(field == 0, 0, high), jnp.where(field == 0, 0, mantissa << 29)
+    # What is subnormal in float32 is a normal float64.
+    top = 31 - lax.clz(mantissa)
+    wide = jnp.where(field == 0, jnp.where(mantissa == 0, 0, top + 874), wide)
+    up = jnp.where((field == 0) & (mantissa != 0), 23 - top, 0)
+    mantissa = (mantissa << up) & 0x7FFFFF
+    high, low = ((bits >> 31) << 31) | (wide << 20) | (mantissa >> 3), mantissa << 29
     return jnp.stack([low, high], axis=-1).reshape(-1)
 
 

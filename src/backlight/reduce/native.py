@@ -6,7 +6,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from backlight.schema import QUANTITIES, STATS
+from backlight.schema import PLAIN_STATS, QUANTITIES
 
 try:
     from backlight.reduce import _kernel
@@ -91,4 +91,4 @@ def to_batch(table: _kernel.Table, step: int, backwards: list[str]) -> pa.Record
     A row's quantity counts through `QUANTITIES` once for each of the `backwards`.
     """
     address = table.export(step, QUANTITIES, tuple(backwards))
-    return pa.RecordBatch._import_from_c(address, STATS)
+    return pa.RecordBatch._import_from_c(address, PLAIN_STATS)

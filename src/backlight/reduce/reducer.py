@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import pyarrow as pa
 import torch
@@ -12,6 +12,9 @@ from backlight.reduce import native
 from backlight.reduce.readable import has_values
 from backlight.reduce.spec import NO_UNITS
 from backlight.reduce.torch_ops import TorchTable
+
+if TYPE_CHECKING:
+    from backlight.capture.own import OwnStatistics
 
 Item: TypeAlias = (
     tuple[torch.Tensor, int, int]
@@ -36,6 +39,7 @@ class Reducer:
         self._native = native.new_table() if use_native and native.is_available() else None
         self._other = TorchTable()
         self._order = 0
+        self.own: OwnStatistics | None = None  # where the user asked for some
         self.backwards = [""]  # the names of backward passes that quantities may speak of
 
     def __len__(self) -> int:
@@ -59,6 +63,8 @@ class Reducer:
             row = self._native.observe(tensor, site, quantity, self._order, iteration, unit_dim)
         if row == -1:
             row = self._observe_by_torch(tensor, site, quantity, self._order, iteration, unit_dim)
+        if self.own is not None and row is not None:
+            self.own.observe(tensor, row, site, quantity, self._order)
         self._order += row is not None
         return row
 
@@ -79,6 +85,8 @@ class Reducer:
         if self._native is not None:
             left = self._native.observe_many(items, self._order, iteration)
         unread = [] if not left else [p for p in left if not self._read(items[p], p, iteration)]
+        if self.own is not None:
+            self.own.observe_many(items, self._order, unread)
         self._order += len(items)
         return unread
 
@@ -103,6 +111,8 @@ class Reducer:
             self._native.repeat(row, self._order, iteration, site)  # type: ignore[union-attr]
         else:
             self._other.repeat(~row, order=self._order, iteration=iteration, site=site)
+        if self.own is not None:
+            self.own.repeat(row, site, self._order)
         self._order += 1
 
     def _observe_by_torch(
@@ -134,6 +144,8 @@ class Reducer:
             batches.append(native.to_batch(self._native, step, self.backwards))
         if len(self._other):
             batches.append(self._other.to_batch(step, self.backwards))
+        if self.own is not None:
+            batches = [self.own.join(batch) for batch in batches]
         self.clear()
         if len(batches) == 2:
             return pa.Table.from_batches(batches).combine_chunks().to_batches()[0]
@@ -142,6 +154,8 @@ class Reducer:
     def clear(self) -> None:
         """Forget the rows of a step that is not kept."""
         self._order = 0
+        if self.own is not None:
+            self.own.clear()
         self._other.clear()
         if self._native is not None:
             self._native.clear()

@@ -13,7 +13,7 @@ import pyarrow as pa
 import torch
 
 from backlight.reduce.spec import NO_UNITS
-from backlight.schema import QUANTITIES, SKETCH_BIAS, STATISTICS, STATS
+from backlight.schema import PLAIN_STATS, QUANTITIES, SKETCH_BIAS, STATISTICS
 
 _LARGEST_KEY = (1023 + SKETCH_BIAS) * 4 + 4
 _NUMBERS = (
@@ -97,7 +97,7 @@ class TorchTable:
             }
             for known, number, sketch in zip(self.known, numbers, sketches, strict=True)
         ]
-        return pa.RecordBatch.from_pylist(rows, schema=STATS)
+        return pa.RecordBatch.from_pylist(rows, schema=PLAIN_STATS)
 
     def clear(self) -> None:
         """Forget all rows."""

@@ -13,7 +13,7 @@ from backlight.schema import QUANTITIES
 from backlight.serve.graphs import Graphs
 from backlight.serve.library import NotFoundError
 from backlight.store.compare import Difference, differences, parting
-from backlight.store.reader import STATISTICS, RunReader
+from backlight.store.reader import RunReader
 
 
 def parting_of(one: RunReader, other: RunReader, *, tolerance: float = 1e-3) -> dict[str, Any]:
@@ -48,7 +48,7 @@ def differences_of(
     """One statistic of both runs at common sites and steps."""
     for what, value, known in (
         ("quantity", quantity, QUANTITIES),
-        ("statistic", statistic, STATISTICS),
+        ("statistic", statistic, [name for name in one.statistics if name in other.statistics]),
     ):
         if value not in known:
             raise BacklightError(f"There is no {what} {value!r}: use one of {', '.join(known)}.")

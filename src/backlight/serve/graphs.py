@@ -28,9 +28,7 @@ _SHARES: Final = {
     "dead_share": ("dead_units", "units"),
     "constant_share": ("constant_units", "units"),
 }
-_PLAIN: Final = ("mean", "std", "min", "max", "abs_mean", "abs_max", "rms", "batch_std")
-_NORM: Final = "norm"
-STATISTICS: Final = (*_PLAIN, *_SHARES, _NORM)
+NORM: Final = "norm"
 
 
 class Graphs:
@@ -102,6 +100,11 @@ def graphs_of_steps(steps: pa.Table) -> pa.Table:
     return pa.table({**columns, "graph": graphs})
 
 
+def moment_statistics(reader: RunReader) -> tuple[str, ...]:
+    """What can be asked of all sites at one step."""
+    return (*reader.statistics, NORM)
+
+
 def moment(
     reader: RunReader, step: int, *, quantity: str = "value", statistic: str = "rms"
 ) -> pa.Table:
@@ -110,16 +113,16 @@ def moment(
     The statistics are those of a heatmap, and `norm`: the Euclidean norm of the finite elements.
     """
     _check_one_of("quantity", quantity, QUANTITIES)
-    _check_one_of("statistic", statistic, STATISTICS)
+    _check_one_of("statistic", statistic, moment_statistics(reader))
     rows = reader.step(step).filter(pc.field("quantity") == quantity)
     columns = {name: rows[name] for name in ("site", "iteration", "nans", "infs", "shape")}
     return pa.table({**columns, "value": _value(rows, statistic)})
 
 
 def _value(rows: pa.Table, statistic: str) -> pa.ChunkedArray:
-    if statistic == _NORM:
+    if statistic == NORM:
         return pc.multiply(rows["rms"], pc.sqrt(pc.cast(rows["count"], pa.float64())))
-    if statistic in _PLAIN:
+    if statistic not in _SHARES:
         return rows[statistic]
     part, whole = (pc.cast(rows[name], pa.float64()) for name in _SHARES[statistic])
     has_any = pc.greater(whole, 0.0)

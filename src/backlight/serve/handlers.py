@@ -46,6 +46,7 @@ def run(request: Request) -> Response:
             "recorder": info.recorder,
             "scalar_names": reader.scalar_names(),
             "quantities": reader.quantities(),
+            "statistics": info.statistics,
             "custom": getattr(request.app.state.custom, "title", None),
             "rows": reader.rows,
             "problems": reader.problems,

@@ -17,7 +17,7 @@ from backlight.schema import QUANTITIES, TABLES, RunInfo
 from backlight.store.answer import Answer
 from backlight.store.choose import Choice, choose, words
 from backlight.store.graphs import read_graph
-from backlight.store.merge import SKETCH_COLUMNS, WITHOUT_SKETCHES
+from backlight.store.merge import SKETCH_COLUMNS
 from backlight.store.precision_table import DEFAULT_FORMATS, precision_table
 from backlight.store.reader import RunReader
 from backlight.store.runs import RunFolder, find_runs, status_of
@@ -137,7 +137,8 @@ class OpenedRun:
 
     def stats(self, name: str | None = None, **choice: Any) -> Answer:
         """The statistics, by step and in the order in which they were observed."""
-        rows = choose(name=name, **choice).rows(self._reader.snapshot, "stats", WITHOUT_SKETCHES)
+        snapshot = self._reader.snapshot
+        rows = choose(name=name, **choice).rows(snapshot, "stats", snapshot.statistics)
         return Answer(rows.sort_by(_STATS_ORDER))
 
     def sketches(self, name: str | None = None, **choice: Any) -> Sketches:
@@ -145,8 +146,8 @@ class OpenedRun:
         return Sketches(self._sketched(name, choice))
 
     def _sketched(self, name: str | None, choice: dict[str, Any]) -> pa.Table:
-        chosen = choose(name=name, **choice)
-        rows = chosen.rows(self._reader.snapshot, "stats", TABLES["stats"].names)
+        chosen, snapshot = choose(name=name, **choice), self._reader.snapshot
+        rows = chosen.rows(snapshot, "stats", [*snapshot.statistics, *SKETCH_COLUMNS])
         return rows.sort_by(_STATS_ORDER)
 
     def values(self, name: str | None = None, **choice: Any) -> list[tuple[str, int, KeptValues]]:
@@ -252,7 +253,8 @@ def _of_runs(tables: dict[str, pa.Table]) -> pa.Table:
     for key, table in tables.items():
         names = pa.repeat(pa.scalar(key), table.num_rows)
         named.append(table.add_column(0, pa.field("run", pa.utf8()), names))
-    return pa.concat_tables(named)
+    # A run may have statistics of its own, which the others have not.
+    return pa.concat_tables(named, promote_options="default")
 
 
 _NO_SKETCHES: Final = pa.Table.from_batches([], TABLES["stats"])

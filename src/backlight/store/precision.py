@@ -119,7 +119,7 @@ def highest_scales(rows: pa.Table, format_name: str) -> Whole:
     """
     limits = number_format(format_name)
     room = np.full(rows.num_rows, np.inf)
-    with np.errstate(divide="ignore", invalid="ignore"):
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):  # float64 has all room
         for end, limit in (
             (_numbers(rows, "max"), limits.overflow),
             (-_numbers(rows, "min"), limits.negative_overflow),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Iterable
+from dataclasses import replace
 from pathlib import Path
 from threading import Lock
 from typing import Any, Final
@@ -18,7 +19,7 @@ from backlight.schema import QUANTITIES, RUN_FILE, SITES, TABLES, RunInfo
 from backlight.store.follow import Change, GrowingTable, TableFollower
 from backlight.store.heatmap import cells_of, columns_of
 from backlight.store.layout import Source
-from backlight.store.merge import WITHOUT_SKETCHES
+from backlight.store.own import own_names
 from backlight.store.parts import Part
 from backlight.store.queries import query
 from backlight.store.ranks import RANK, SiteNumbers, with_rank
@@ -26,9 +27,6 @@ from backlight.store.runs import info_problem, read_info
 from backlight.store.snapshot import LARGE_TABLES, Snapshot
 from backlight.store.summary import summarize
 from backlight.store.tiles import SHARES, SHOWN
-
-STATISTICS: Final = SHOWN
-"""What a heatmap can show."""
 
 OVERVIEW_TABLES: Final = ("steps", "scalars", "notes")
 """The small tables: enough for a summary."""
@@ -108,7 +106,7 @@ class RunReader:
             held[name] = pa.Table.from_batches(pieces, TABLES[name].append(RANK))
             parts[name] = tuple(self._parts[name].values())
         recorded = self._recorded_steps(new.get("stats", Change()))
-        self._snapshot = Snapshot(held, parts, recorded, sites)
+        self._snapshot = Snapshot(held, parts, recorded, sites, own_names(self.info))
 
     def _recorded_steps(self, change: Change) -> npt.NDArray[np.int64]:
         """The steps that have statistics: where files were replaced, some may have gone."""
@@ -174,6 +172,7 @@ class RunReader:
             # Another run, in a folder that was removed and made anew.
             self._start()
         self.info = info
+        self._snapshot = replace(self._snapshot, own=own_names(info))
         return True
 
     @property
@@ -195,6 +194,11 @@ class RunReader:
     def snapshot(self) -> Snapshot:
         """What was read so far."""
         return self._snapshot
+
+    @property
+    def statistics(self) -> tuple[str, ...]:
+        """What a heatmap can show."""
+        return (*SHOWN, *self._snapshot.own)
 
     def sites(self) -> pa.Table:
         """The sites in network order: by first output of a call, parameters after outputs."""
@@ -229,7 +233,7 @@ class RunReader:
         A screen shows a few hundred rows: `sites` says which, and makes the rest cost nothing.
         """
         _check_one_of("quantity", quantity, QUANTITIES)
-        _check_one_of("statistic", statistic, STATISTICS)
+        _check_one_of("statistic", statistic, self.statistics)
         _check_positive("columns", columns)
         snapshot = self._snapshot
         steps = _between(snapshot.recorded_steps, first, last)
@@ -253,18 +257,21 @@ class RunReader:
         _check_one_of("quantity", quantity, QUANTITIES)
         _check_positive("points", points)
         buckets = max(1, points // _HISTORY_ROWS_PER_BUCKET)
-        rows = self._snapshot.of_sites([site], WITHOUT_SKETCHES)
+        own = self._snapshot.own
+        rows = self._snapshot.of_sites([site], self._snapshot.statistics)
         # Of equals the first is kept: always the same one, wherever the rows came from.
         rows = rows.sort_by([(name, "ascending") for name in _IN_TIME]).combine_chunks()
         asked: dict[str, Any] = {"site": site, "quantity": quantity, "points": points}
-        return query("history", {"stats": rows}, **asked, buckets=buckets)
+        extremes = "".join(f", arg_min(step, {name}), arg_max(step, {name})" for name in own)
+        text = {"{own}": "".join(f", {name}" for name in own), "{own_extremes}": extremes}
+        return query("history", {"stats": rows}, replaced=text, **asked, buckets=buckets)
 
     def step(self, step: int) -> pa.Table:
         """Every statistic of one step at all sites, in the order in which they were seen."""
         snapshot, last = self._snapshot, self._last_step
         # One step is asked for again and again, for one statistic after another.
         if last is None or last[0] is not snapshot or last[1] != step:
-            rows = snapshot.at_steps(step, step, WITHOUT_SKETCHES)
+            rows = snapshot.at_steps(step, step, snapshot.statistics)
             last = self._last_step = snapshot, step, query("step", {"stats": rows})
         return last[2]
 

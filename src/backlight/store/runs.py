@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from backlight.errors import BacklightError
-from backlight.schema import FORMAT_VERSION, RUN_FILE, TABLES, RunInfo
+from backlight.schema import FORMAT_VERSION, RUN_FILE, TABLES, RunInfo, is_own_name
 from backlight.store.files import read_plain
 from backlight.store.seal import is_as_written
 
@@ -248,6 +248,15 @@ def _is_list_of_objects(value: object) -> bool:
     return isinstance(value, list) and all(map(_is_object, value))
 
 
+def _are_statistics(value: object) -> bool:
+    """Whether these can be columns: each with a name of its own that no other column has."""
+    if not _is_list_of_objects(value):
+        return False
+    names = [each.get("name") for each in value]  # type: ignore[attr-defined]
+    are_names = all(isinstance(name, str) and is_own_name(name) for name in names)
+    return are_names and len(set(names)) == len(names)
+
+
 _CHECKS: Final[dict[str, Any]] = {
     "id": _is_word,
     "project": _is_word,
@@ -261,6 +270,7 @@ _CHECKS: Final[dict[str, Any]] = {
     "modules": _is_list_of_objects,
     "optimizers": _is_list_of_objects,
     "anomalies": _is_object,
+    "statistics": _are_statistics,
     "recorder": _is_object,
     "ended_at": lambda value: value is None or _is_number(value),
     "ended": lambda value: value is None or value in _ENDINGS,

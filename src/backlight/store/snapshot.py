@@ -17,6 +17,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from backlight.schema import QUANTITIES, TABLES
+from backlight.store.merge import SKETCH_COLUMNS
+from backlight.store.own import physical, spread
 from backlight.store.parts import Part
 from backlight.store.ranks import RANK, SiteNumbers
 from backlight.store.tiles import TILES
@@ -33,6 +35,7 @@ class Snapshot:
     parts: dict[str, tuple[Part, ...]]
     recorded_steps: npt.NDArray[np.int64]
     sites: SiteNumbers
+    own: tuple[str, ...] = ()  # the run's own statistics, which are columns like the others
 
     @cached_property
     def rows(self) -> dict[str, int]:
@@ -47,6 +50,12 @@ class Snapshot:
         """Every row of every table: for what is compacted, better ask for the rows you need."""
         return {name: self.all_rows(name, TABLES[name].names) for name in TABLES}
 
+    @property
+    def statistics(self) -> list[str]:
+        """The columns of `stats` without sketches, the run's own statistics among them."""
+        plain = [name for name in TABLES["stats"].names if name not in (*SKETCH_COLUMNS, "own")]
+        return [*plain, *self.own]
+
     @cached_property
     def quantities(self) -> list[str]:
         """What was observed, in the order of the schema."""
@@ -58,20 +67,22 @@ class Snapshot:
         self, sites: Iterable[int], columns: Iterable[str], *, table: str = "stats"
     ) -> pa.Table:
         """The rows of some sites, and no others."""
-        wanted, names = set(sites), _with(columns, "site")
+        asked = [*columns]
+        wanted, names = set(sites), _with(physical(asked, self.own), "site")
         found = [self._held(table, names, pc.field("site").isin(sorted(wanted)))]
         for part in self.parts[table]:
             own = self.sites.own(part.source.rank, wanted)
             rows = part.rows_of(own, names) if own else None
             if rows is not None:
                 found.append(self._numbered(part, _of_keys(rows, own, is_sorted=True)))
-        return pa.concat_tables(found)
+        return spread(pa.concat_tables(found), asked, self.own)
 
     def at_steps(
         self, first: int, last: int, columns: Iterable[str], *, table: str = "stats"
     ) -> pa.Table:
         """The rows of the steps from first to last, and no others."""
-        names = _with(columns, "step")
+        asked = [*columns]
+        names = _with(physical(asked, self.own), "step")
         if "site" in TABLES[table].names:
             names = _with(names, "site")
         found = [self._held(table, names, _between(first, last))]
@@ -80,15 +91,16 @@ class Snapshot:
                 continue
             rows = part.rows_at(first, last, names)
             found.append(self._numbered(part, rows))
-        return pa.concat_tables(found)
+        return spread(pa.concat_tables(found), asked, self.own)
 
     def all_rows(self, table: str, columns: Iterable[str]) -> pa.Table:
         """Every row of a table."""
-        names = [*columns]
+        asked = [*columns]
+        names = physical(asked, self.own)
         found = [self.held[table].select([*names, "rank"])]
         for part in self.parts[table]:
             found.append(self._numbered(part, part.rows_of(None, names)))
-        return pa.concat_tables(found)
+        return spread(pa.concat_tables(found), asked, self.own)
 
     def for_heatmap(
         self,
@@ -105,7 +117,9 @@ class Snapshot:
         A part that has no blocks of this level gives its rows of all `steps`, one that has gives
         those of `cut_steps` alone, which are in no whole block.
         """
-        wanted = ("site", "block", statistic, "nans", "infs")
+        asked, columns = columns, physical(columns, self.own)
+        in_tiles = physical([statistic], self.own)[0]
+        wanted = ("site", "block", in_tiles, "nans", "infs")
         schema = pa.schema([TILES.field(name) for name in wanted])
         is_asked = _within(steps) & (pc.field("quantity") == quantity)
         if sites is not None:
@@ -133,8 +147,10 @@ class Snapshot:
                 stretch = part.rows_at(first, last, columns)
                 stretch = stretch if own is None else _of_keys(stretch, own)
                 rows.append(self._numbered(part, _of_quantity(stretch, quantity)))
+        joined = spread(pa.concat_tables(blocks), [statistic], self.own)
+        joined = joined.select(["site", "block", statistic, "nans", "infs"])
         names = ["site", "block", "value", "nans", "infs"]
-        return pa.concat_tables(rows), pa.concat_tables(blocks).rename_columns(names)
+        return spread(pa.concat_tables(rows), asked, self.own), joined.rename_columns(names)
 
     def _held(self, table: str, names: list[str], condition: Any) -> pa.Table:
         return self.held[table].select([*names, "rank"]).filter(condition)

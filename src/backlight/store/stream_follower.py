@@ -229,9 +229,10 @@ class StreamFollower:
         schema_crc, number = check(buffer)
         if schema is None or (schema_crc != self._schema_crc and not self._batches_seen):
             # The schema itself is damaged. It most likely was what this version writes.
-            if schema_crc != crc32(schema_message(self.schema)):
+            known = (each for each in _written(self.schema) if schema_crc == _crc(each))
+            schema = self._stream_schema = next(known, None)
+            if schema is None:
                 raise DamagedError("the stream's schema is damaged")
-            schema = self._stream_schema = self.schema
             self._schema_crc = schema_crc
             self._note_damage(0, "its schema cannot be read")
         if schema_crc != self._schema_crc:
@@ -270,6 +271,15 @@ def possible_rows(rows: pa.RecordBatch | pa.Table) -> pa.Array | None:
         if pc.all(fits).as_py() is False:
             mask = fits if mask is None else pc.and_(mask, fits)
     return mask
+
+
+def _written(schema: pa.Schema) -> list[pa.Schema]:
+    """The schemas that this version writes for a table: with the user's own statistics, without."""
+    return [schema, pa.schema([field for field in schema if field.name != "own"])]
+
+
+def _crc(schema: pa.Schema) -> int:
+    return crc32(schema_message(schema))
 
 
 def conform(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:

@@ -38,8 +38,7 @@ class StreamSeries:
 
     def __init__(self, folder: Path, schema: pa.Schema, *, rank: int, segment: int) -> None:
         self.folder = folder
-        self._opening = schema_message(schema)
-        self._schema_crc = crc32(self._opening)
+        self._begin_schema(schema)
         self._rank = rank
         self._next_segment = segment
         self._descriptor: int | None = None
@@ -48,18 +47,27 @@ class StreamSeries:
 
     def append(self, batch: pa.RecordBatch | PackedRow) -> int:
         """Append a batch, and say how many bytes that took."""
+        if not isinstance(batch, PackedRow) and batch.num_columns != self._columns:
+            # A column that need not be there came or went.
+            self._end_segment(is_last=False)
+            self._begin_schema(batch.schema)
         if self._size_bytes >= SEGMENT_BYTES:
             self._end_segment(is_last=False)
         if self._descriptor is None:
             self._begin_segment()
         place = {"schema_crc": self._schema_crc, "number": self._batches}
-        if isinstance(batch, PackedRow):
+        if isinstance(batch, PackedRow):  # which has all columns of its table
             pieces = sealed_message(*batch, **place)
         else:
             pieces = batch_message(batch, **place)
         written_bytes = self._write(pieces)
         self._batches += 1
         return written_bytes
+
+    def _begin_schema(self, schema: pa.Schema) -> None:
+        self._columns = len(schema)
+        self._opening = schema_message(schema)
+        self._schema_crc = crc32(self._opening)
 
     def close(self) -> None:
         """End the stream. What was appended stays readable whether or not this is called."""

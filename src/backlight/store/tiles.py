@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from backlight import schema
+from backlight.store.own import lists_of, matrix
 
 LEVELS: Final = (4, 16, 64, 256, 1024, 4096)
 
@@ -39,6 +40,7 @@ TILES: Final = pa.schema(
         *(pa.field(name, pa.float64()) for name in SHOWN),
         pa.field("nans", pa.int64(), nullable=False),
         pa.field("infs", pa.int64(), nullable=False),
+        pa.field("own", pa.list_(pa.float64())),
     ]
 )
 
@@ -62,7 +64,7 @@ def tiles_of(rows: pa.Table, levels: Iterable[int]) -> Iterator[tuple[str, int, 
             continue
         step = mine["step"].to_numpy()
         columns = {name: shown(mine, name) for name in SHOWN}
-        blocks = _table(mine["site"].to_numpy(), step, columns, mine)
+        blocks = _table(mine["site"].to_numpy(), step, columns, mine, matrix(mine["own"]))
         for level in levels:
             blocks = coarser(blocks, step // level)
             step = blocks["block"].to_numpy() * level
@@ -76,7 +78,9 @@ def coarser(blocks: pa.Table, numbers: Numbers) -> pa.Table:
     starts = np.concatenate([[0], np.flatnonzero(is_new) + 1])
     columns = {name: extreme(_floats(blocks[name]), starts) for name in SHOWN}
     sums = {name: np.add.reduceat(blocks[name].to_numpy(), starts) for name in ("nans", "infs")}
-    return _table(site[starts], numbers[starts], columns, sums)
+    own = matrix(blocks["own"])
+    own = np.stack([extreme(each, starts) for each in own.T], 1) if own.size else own[starts]
+    return _table(site[starts], numbers[starts], columns, sums, own)
 
 
 def shown(rows: pa.Table, name: str) -> Numbers:
@@ -103,10 +107,13 @@ def extreme(values: Numbers, starts: Numbers) -> Numbers:
     return np.where(high >= -low, high, low)
 
 
-def _table(site: Numbers, block: Numbers, columns: dict[str, Numbers], sums: Any) -> pa.Table:
+def _table(
+    site: Numbers, block: Numbers, columns: dict[str, Numbers], sums: Any, own: Numbers
+) -> pa.Table:
     numbers = [pa.array(columns[name], pa.float64(), from_pandas=True) for name in SHOWN]
     counted = [pa.array(np.asarray(sums[name]), pa.int64()) for name in ("nans", "infs")]
     arrays = [pa.array(site, pa.int32()), pa.array(block, pa.int64()), *numbers, *counted]
+    arrays.append(lists_of(own))
     return pa.Table.from_arrays(arrays, schema=TILES)
 
 

@@ -2,6 +2,7 @@ import type { GraphAnswer } from "../lib/graph/answer";
 import type { Moment } from "../lib/graph/moment";
 import type { HeatmapMatrix } from "../lib/heatmap";
 import type { Sketch } from "../lib/sketch";
+import type { OwnStatistic } from "../lib/statistics";
 import type { Beside, Call, EventRow, KeptRow, KeptSample, SampleRow } from "./kept";
 import type { FrameSource, Query, Watcher } from "./transport";
 
@@ -89,6 +90,8 @@ export interface RunDetail extends RunChange {
   modules: { name: string; class: string; parameters: number; extra: string }[];
   scalar_names: string[];
   quantities: string[];
+  /** What it was asked for besides the statistics of every run. */
+  statistics: OwnStatistic[];
   /** What the view of the user's own is called, if there is one. */
   custom: string | null;
   /** A sentence for each damaged file. */

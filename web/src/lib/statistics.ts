@@ -89,10 +89,25 @@ export const STATISTICS: readonly Statistic[] = [
   },
 ];
 
-const byName = new Map(STATISTICS.map((statistic) => [statistic.name, statistic]));
+/** A statistic that a run was asked for besides those that every run has. */
+export interface OwnStatistic {
+  name: string;
+  kind: string;
+  about: string;
+}
 
-export function statisticOf(name: string): Statistic {
-  return byName.get(name) ?? STATISTICS[0]!;
+/** The statistics of every run, and a run's own. */
+export function withOwn(own: readonly OwnStatistic[]): readonly Statistic[] {
+  const kindOf = (kind: string): StatisticKind =>
+    kind === "magnitude" || kind === "share" ? kind : "signed";
+  return [
+    ...STATISTICS,
+    ...own.map(({ name, kind, about }) => plain(name, name, kindOf(kind), about)),
+  ];
+}
+
+export function statisticOf(name: string, of: readonly Statistic[] = STATISTICS): Statistic {
+  return of.find((statistic) => statistic.name === name) ?? STATISTICS[0]!;
 }
 
 /** What stands where quantities would, in a run that has just begun. */

@@ -23,7 +23,9 @@ export class GraphState {
 
   readonly step = $derived.by(() => this.run.recordedAt(selection.current.step));
   readonly facts = $derived.by(() => this.run.stepFacts(this.step));
-  readonly statistic = $derived(statisticOf(selection.current.statistic));
+  readonly statistic = $derived.by(() =>
+    statisticOf(selection.current.statistic, this.run.statistics),
+  );
   // Each part of the selection on its own: what does not depend on a change is not done again.
   private readonly quantity = $derived(selection.current.quantity);
   private readonly wantedScale = $derived(selection.current.scale);

@@ -13,6 +13,7 @@ import type { EventRow } from "../connectors/kept";
 import { SURE } from "../lib/findings";
 import { nearest } from "../lib/search";
 import { appendScalars, longest, type Series } from "../lib/series";
+import { withOwn } from "../lib/statistics";
 import { Muted } from "./muted.svelte";
 import { Resource } from "./resource.svelte";
 import { selection } from "./selection.svelte";
@@ -53,6 +54,7 @@ export class OpenRun {
   readonly siteByName = $derived(new Map(this.sites.map((site) => [site.name, site])));
   readonly isLive = $derived(this.summary?.status === "live");
   readonly quantities = $derived(this.detail?.quantities ?? []);
+  readonly statistics = $derived(withOwn(this.detail?.statistics ?? []));
 
   /** What is wrong, as far as it is sure and not muted. */
   readonly findings = $derived(

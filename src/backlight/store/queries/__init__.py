@@ -24,11 +24,16 @@ _lock = Lock()
 
 
 def query(
-    name: str, tables: Mapping[str, pa.Table], *, value: str = "", **parameters: Any
+    name: str,
+    tables: Mapping[str, pa.Table],
+    *,
+    replaced: Mapping[str, str] | None = None,
+    **parameters: Any,
 ) -> pa.Table:
-    """Run `<name>.sql` over the tables; `value` replaces the text `{value}` in it.
+    """Run `<name>.sql` over the tables, with some of its text replaced.
 
-    A parameter of SQL cannot name a column, so `value` must come from a fixed list of ours.
+    A parameter of SQL cannot name a column: where text is replaced, it must be made of names that
+    were checked to be nothing but names.
 
     >>> rows = pa.table({"step": [1, 2], "text": ["a", "b"], "written_at": [0.0, 1.0]})
     >>> query("notes", {"notes": rows})["text"].to_pylist()
@@ -36,7 +41,9 @@ def query(
     """
     import duckdb
 
-    text = _text(name).replace("{value}", value)
+    text = _text(name)
+    for part, new in (replaced or {}).items():
+        text = text.replace(part, new)
     with _lock:
         cursor = _database().cursor()
     try:

@@ -39,7 +39,7 @@ kept AS (
         arg_min(step, zeros), arg_max(step, zeros), arg_max(step, nans), arg_max(step, infs),
         arg_min(step, dead_units), arg_max(step, dead_units),
         arg_min(step, constant_units), arg_max(step, constant_units),
-        arg_min(step, batch_std), arg_max(step, batch_std)
+        arg_min(step, batch_std), arg_max(step, batch_std){own_extremes}
     ]) AS step
     FROM observed
     JOIN marked USING (step)
@@ -58,7 +58,7 @@ SELECT
     step, iteration, dtype, shape,
     "count", zeros, nans, infs,
     mean, std, "min", "max", abs_mean, abs_max, rms,
-    units, dead_units, constant_units, batch_std
+    units, dead_units, constant_units, batch_std{own}
 FROM observed
 WHERE (SELECT count(*) FROM observed) <= $points OR step IN (SELECT step FROM kept)
 ORDER BY step, iteration, "order", rank

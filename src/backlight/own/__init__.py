@@ -1,0 +1,1 @@
+"""Statistics that the user asks for besides those that every run has."""
