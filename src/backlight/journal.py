@@ -135,6 +135,9 @@ class Journal:
             self._put(self._writer.append, "samples", samples, size=samples.get_total_buffer_size())
         if values is not None:
             self._put(self._writer.write_values, record.row["step"], values, size=values.data_bytes)
+        if record.flows is not None:
+            size = sum(each.data_bytes for each in record.flows)
+            self._put(self._writer.write_flows, record.row["step"], record.flows, size=size)
 
     def _leave_out(self, record: StepRecord) -> None:
         """Where the disk cannot keep up: raw values and samples first, then statistics."""
@@ -146,7 +149,7 @@ class Journal:
                 f"The disk of {str(self._writer.path)!r} is slower than the recording: raw values, "
                 "then statistics are left out where it cannot keep up; training does not wait."
             )
-        for name in ("values", "samples"):
+        for name in ("values", "samples", "flows"):
             self._left_out[name] += getattr(record, name) is not None
             setattr(record, name, None)
         if waiting > MOST_WAITING_BYTES:

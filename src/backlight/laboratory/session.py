@@ -85,6 +85,8 @@ class Session:
         real = [name for name in question.layers if name in done.activity.grads]
         for number, (source, sink) in enumerate(pairwise(real)):
             check()
+            if self._asked is not done:  # another page has asked in between
+                done = self._run(question, asked)
             pair = {"pair": number, "source": source, "sink": sink}
             try:
                 yield from self._links(done, pair, kind, nodes, check)
@@ -339,9 +341,12 @@ def _kept(end: FlowEnd, sums: Array, parts: Sequence[FlowChunk], count: int) -> 
 
 def _residual(activity: Activity, pair: Mapping[str, Any], known: PairOfLayers) -> float:
     """How far the flows and what goes around are from the gradient, as a share of its largest."""
+    if known.end.residual is not None:
+        return known.end.residual
+    left_out = 0.0 if known.end.left_out is None else known.end.left_out.reshape(-1)
     grad = activity.grads[pair["source"]].reshape(-1).astype(np.float64)
     largest = np.abs(grad).max(initial=0.0)
-    off = np.abs(known.sums + known.end.around.reshape(-1) - grad).max(initial=0.0)
+    off = np.abs(known.sums + left_out + known.end.around.reshape(-1) - grad).max(initial=0.0)
     return float(off / largest) if largest > 0 else float(off)
 
 

@@ -145,12 +145,13 @@ class TorchModel:
         """Run the model on a sample that may be edited, with cells that may be pinned."""
         self._pass = None
         done = self._pass = self._run(question)
-        values = {name: self._cells(name, tensor) for name, tensor in done.tensors.items()}
+        sample = question.sample
+        values = {name: self._cells(name, each, sample) for name, each in done.tensors.items()}
         for name, tensor in self._inputs.items():
             if name in question.layers and name not in values:
                 own = self._slice(self._edited(name, tensor, question), question.sample)
-                values[name] = self._cells(name, own)
-        grads = {name: self._cells(name, grad) for name, grad in done.grads.items()}
+                values[name] = self._cells(name, own, sample)
+        grads = {name: self._cells(name, grad, sample) for name, grad in done.grads.items()}
         return Activity(
             values,
             grads,
@@ -178,12 +179,13 @@ class TorchModel:
                     "cells are no sums of contributions: choose gradient flows."
                 )
             weights = torch.ones_like(ends[1])
-        factor = self._cells(source, ends[0]) if kind == "activation" else None
+        sample = done.question.sample
+        factor = self._cells(source, ends[0], sample) if kind == "activation" else None
         for chunk in self._chunks(done, (source, sink), weights, fields, check):
             yield chunk if factor is None else _scaled(chunk, factor)
         check()
         around = (
-            self._cells(source, self._around(done, *ends))
+            self._cells(source, self._around(done, *ends), sample)
             if kind == "gradient"
             else np.zeros(self._layers[source].shape, np.float32)
         )
@@ -208,7 +210,7 @@ class TorchModel:
                 through = flowing.pull_back(other, here, mask * grad, is_batched=False)
             else:
                 through = flowing.push_forward(here, other, mask) * done.grads[name]
-            found[name] = self._cells(name, through)
+            found[name] = self._cells(name, through, done.question.sample)
         return found
 
     def close(self) -> None:
@@ -436,9 +438,7 @@ class TorchModel:
             return tensor.squeeze(dim)
         return tensor
 
-    def _cells(self, name: str, tensor: torch.Tensor) -> Array:
-        question = self._pass.question if self._pass else None
-        sample = question.sample if question else 0
+    def _cells(self, name: str, tensor: torch.Tensor, sample: int) -> Array:
         return _array(self._of_sample(tensor, sample)).reshape(self._layers[name].shape)
 
     def _mask(self, tensor: torch.Tensor, cells: Sequence[int]) -> torch.Tensor:

@@ -86,8 +86,18 @@ export class LabState {
       this.model = model as unknown as Model;
       this.saved = saved;
       this.layers = this.model.chosen;
+      this.step = this.model.steps.at(-1) ?? null;
     });
     if (this.model) await this.ask();
+  }
+
+  /** Shows another step of a recorded run: the next or the one before. */
+  goStep(by: number): void {
+    const steps = this.model?.steps ?? [];
+    const at = steps.indexOf(this.step ?? -1) + by;
+    if (steps[at] === undefined) return;
+    this.step = steps[at];
+    void this.ask();
   }
 
   /** The edits as they would be sent, without those of `edits`. */
