@@ -68,7 +68,7 @@ class Replicas:
     dims: dict[str, int] = field(default_factory=dict)
 
     def vjp(self, source: torch.Tensor, sink: torch.Tensor, names: tuple[str, str]) -> flowing.Vjp:
-        """Products, at most `count` at a time."""
+        """Products, at most `count - 1` at a time: the last copy is another sample."""
         source_dim, sink_dim = (self.dims[name] for name in names)
         source_copy, sink_copy = (self.tensors[name] for name in names)
 
@@ -266,9 +266,19 @@ class TorchModel:
                 sizes = [1] * own.dim()
                 sizes[self._batch_dim or 0] = copies
                 own = own.repeat(sizes)
+                self._make_stranger(own)
             leaf = own.detach().clone()
             leaves[name] = leaf.requires_grad_() if leaf.is_floating_point() else leaf
         return leaves
+
+    def _make_stranger(self, copies: torch.Tensor) -> None:
+        """Make the last copy another sample: if the others change, samples depend on each other."""
+        dim = self._batch_dim or 0
+        last = copies.select(dim, -1)
+        other = last.reshape(-1).flip(0).reshape(last.shape)
+        if torch.equal(last, other) and copies.is_floating_point():
+            other = last * 0.5
+        last.copy_(other)
 
     def _edited(self, name: str, tensor: torch.Tensor, question: Question) -> torch.Tensor:
         """An input of all samples, in which one sample is as the page edited it."""
@@ -352,7 +362,7 @@ class TorchModel:
             done.has_tried_replicas = True
             done.replicas = self._replicate(done)
         if probes >= _FEWEST_REPLICAS and done.replicas is not None:
-            return done.replicas.vjp(source, sink, names), done.replicas.count
+            return done.replicas.vjp(source, sink, names), done.replicas.count - 1
         plain = flowing.vmapped(source, sink)
         if not self._is_together:
             return plain, None
@@ -600,9 +610,13 @@ def _replica_dim(alone: torch.Tensor, copies: torch.Tensor | None, count: int) -
         return None
     dim = different[0]
     split = copies.detach().unflatten(dim, (count, -1))
-    expected = alone.detach().unsqueeze(dim)
-    is_close = torch.isclose(split, expected, rtol=1e-4, atol=1e-5, equal_nan=True)
-    return dim if bool(is_close.all()) else None
+    first, last = (split.select(dim, place) for place in (0, count - 2))
+    own = alone.detach()
+    is_close = [
+        torch.isclose(each, own, rtol=1e-4, atol=1e-5, equal_nan=True).all()
+        for each in (first, last)
+    ]
+    return dim if all(map(bool, is_close)) else None
 
 
 def _mixes_samples(model: nn.Module) -> bool:
