@@ -186,7 +186,7 @@ class Session:
                     "name": name,
                     "shape": self.layers[name].shape,
                     "by": nodes[name].by,
-                    "labels": nodes[name].labels,
+                    "labels": self._labels(name, nodes[name]),
                     "values": put(_floats(activity.values[name])),
                     "grads": None if grad is None else put(_floats(grad)),
                     "nodes": put(nodes[name].node_of),
@@ -205,6 +205,15 @@ class Session:
             "target_shape": None if target is None else target.shape,
         }
         return header, arrays
+
+    def _labels(self, name: str, nodes: Nodes) -> list[str]:
+        """What the nodes are called; the cells of an output have names of their own."""
+        layer, names = self.layers[name], self.description.labels
+        if layer.kind != "output" or len(names) != layer.size or nodes.by != "cell":
+            return nodes.labels
+        cells = np.bincount(nodes.node_of, minlength=len(nodes.labels)) == 1
+        named = dict(zip(nodes.node_of.tolist(), names, strict=True))
+        return [named[n] if cells[n] else label for n, label in enumerate(nodes.labels)]
 
     def _links(
         self,

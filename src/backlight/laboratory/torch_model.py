@@ -313,6 +313,11 @@ class TorchModel:
         tensor = tensors.get(name)
         if tensor is None and wanted.layer is None:
             tensor = _first_tensor(output)
+        if tensor is None and wanted.layer is None:
+            raise BacklightError(
+                "The model returns no real tensor to take gradients of: pass a loss, or select a "
+                "cell of a layer and take gradients of that."
+            )
         if tensor is None:
             raise BacklightError(f"There is no layer {name!r} to take gradients of.")
         flat = self._of_sample(tensor, question.sample).reshape(-1)
@@ -424,6 +429,8 @@ class TorchModel:
         }
         if not sizes:
             raise BacklightError("The inputs have no batch dimension: pass batch_dim=None.")
+        if max(sizes) == 0:
+            raise BacklightError("The inputs hold no sample: pass at least one.")
         return int(max(sizes))
 
     def _has_batch(self, tensor: torch.Tensor) -> bool:
@@ -472,8 +479,17 @@ class TorchModel:
         return mask, values
 
     def _target_of(self, sample: int) -> Any:
-        target = self._target
-        if self._is_together or self._batch_dim is None or not isinstance(target, torch.Tensor):
+        if self._is_together or self._batch_dim is None:
+            return self._target
+        return self._sample_in(self._target, sample)
+
+    def _sample_in(self, target: Any, sample: int) -> Any:
+        """One sample of a target, which may hold several tensors."""
+        if isinstance(target, Mapping):
+            return {key: self._sample_in(each, sample) for key, each in target.items()}
+        if isinstance(target, (tuple, list)) and not hasattr(target, "_fields"):
+            return type(target)(self._sample_in(each, sample) for each in target)
+        if not isinstance(target, torch.Tensor):
             return target
         is_batch = target.dim() > 0 and target.shape[0] == self.samples
         return target[sample : sample + 1] if is_batch else target
@@ -536,7 +552,7 @@ class TorchModel:
             name
             for name, layer in self._layers.items()
             if layer.kind != "input"
-            and (isinstance(modules.get(name.partition("#")[0]), _WEIGHTY) or _is_moment(name))
+            and (_has_weights(modules.get(name.partition("#")[0])) or _is_moment(name))
         ]
         final = [name for name, layer in self._layers.items() if layer.kind == "output"]
         hidden = [name for name in weighty or list(self._layers)[1:] if name not in final]
@@ -545,6 +561,11 @@ class TorchModel:
     def _find(self, name: str) -> str:
         plain = name.removesuffix(":out.0")
         found = self._aliases.get(plain, plain)
+        if found not in self._layers and plain in dict(self.model.named_modules()):
+            raise BacklightError(
+                f"The module {name!r} gives no real tensor with a gradient on these inputs: it is "
+                "not called, or under no_grad."
+            )
         if found not in self._layers:
             known = ", ".join(list(self._layers)[:12])
             raise BacklightError(f"There is no layer {name!r}: the first ones are {known}.")
@@ -558,19 +579,29 @@ def _arguments(inputs: Any) -> tuple[list[Any], dict[str, Any], dict[str, torch.
     def take(name: str, value: Any) -> Any:
         if isinstance(value, np.ndarray):
             value = torch.as_tensor(value)
-        if not isinstance(value, torch.Tensor):
-            return value
-        tensors[name] = value.detach()
-        return _Place(name)
+        if isinstance(value, torch.Tensor):
+            if value.is_complex():
+                raise BacklightError(
+                    f"{name!r} is complex, and the lab edits real numbers: make it a part of the "
+                    "model that they become complex."
+                )
+            tensors[name] = value.detach()
+            return _Place(name)
+        if isinstance(value, Mapping):
+            return {key: take(f"{name}.{key}", each) for key, each in value.items()}
+        if isinstance(value, (tuple, list)) and not hasattr(value, "_fields"):
+            return type(value)(take(f"{name}.{n}", each) for n, each in enumerate(value))
+        return value
 
+    args: list[Any] = []
+    keywords: dict[str, Any] = {}
     if isinstance(inputs, Mapping):
         keywords = {key: take(f"input.{key}", value) for key, value in inputs.items()}
-        args: list[Any] = []
     elif isinstance(inputs, (tuple, list)) and len(inputs) > 1:
-        args, keywords = [take(f"input.{n}", value) for n, value in enumerate(inputs)], {}
+        args = [take(f"input.{n}", value) for n, value in enumerate(inputs)]
     else:
         alone = inputs[0] if isinstance(inputs, (tuple, list)) and inputs else inputs
-        args, keywords = [take("input", alone)], {}
+        args = [take("input", alone)]
     if not tensors:
         raise BacklightError(
             f"The inputs hold no tensor but {type(inputs).__name__}: pass what the model takes, "
@@ -585,7 +616,13 @@ class _Place:
 
 
 def _fill(value: Any, leaves: Mapping[str, torch.Tensor]) -> Any:
-    return leaves[value.name].clone() if isinstance(value, _Place) else value
+    if isinstance(value, _Place):
+        return leaves[value.name].clone()
+    if isinstance(value, dict):
+        return {key: _fill(each, leaves) for key, each in value.items()}
+    if isinstance(value, (tuple, list)) and not hasattr(value, "_fields"):
+        return type(value)(_fill(each, leaves) for each in value)
+    return value
 
 
 def _array(tensor: torch.Tensor) -> Array:
@@ -617,6 +654,14 @@ def _replica_dim(alone: torch.Tensor, copies: torch.Tensor | None, count: int) -
         for each in (first, last)
     ]
     return dim if all(map(bool, is_close)) else None
+
+
+def _has_weights(module: nn.Module | None) -> bool:
+    """Whether a module has a matrix of its own, or is known to do a layer's work."""
+    if module is None:
+        return False
+    own = (each.dim() >= 2 for each in module.parameters(recurse=False))
+    return isinstance(module, _WEIGHTY) or (any(own) and not isinstance(module, nn.RNNBase))
 
 
 def _mixes_samples(model: nn.Module) -> bool:

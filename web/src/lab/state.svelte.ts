@@ -155,6 +155,13 @@ export class LabState {
   ): Promise<boolean> {
     let picture: Picture | null = null;
     let isDone = false;
+    let frame = 0;
+    // At most once for each frame: links come faster than they can be drawn.
+    const show = () => {
+      cancelAnimationFrame(frame);
+      frame = 0;
+      if (picture && !signal.aborted) onPicture(picture);
+    };
     const old = untrack(() => this.now);
     await this.tell({ method: "picture", ...this.question(edits) }, signal, (message) => {
       const { header } = message;
@@ -175,8 +182,9 @@ export class LabState {
         this.progress = { done, total, what: `${source} → ${sink}` };
         return;
       } else if (header.event === "done") isDone = true;
-      if (picture && !signal.aborted) onPicture(picture);
+      if (frame === 0) frame = requestAnimationFrame(show);
     });
+    show();
     return isDone;
   }
 
