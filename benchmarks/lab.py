@@ -28,22 +28,21 @@ MEMORY_LIMIT_MB = 1500
 CLICKS = 12
 IN_PAGE = """cell => new Promise(resolve => {
     const canvas = document.querySelector('canvas[aria-label="Input"]');
-    const flows = document.querySelector('canvas[data-links]');
-    const before = flows.toDataURL();
+    const lab = document.querySelector('.lab');
     const box = canvas.getBoundingClientRect();
     const at = n => (n + 0.5) * box.width / 28;
     const event = { bubbles: true, pointerId: 1, buttons: 1,
         clientX: box.left + at(cell % 28), clientY: box.top + at(Math.floor(cell / 28)) };
     canvas.setPointerCapture = () => {};
     const started = performance.now();
+    // No polling: each frame that is asked for would cost time itself.
+    new MutationObserver((_, observer) => {
+        if (lab.getAttribute('aria-busy') !== 'false') return;
+        observer.disconnect();
+        requestAnimationFrame(() => setTimeout(() => resolve(performance.now() - started)));
+    }).observe(lab, { attributes: true });
     canvas.dispatchEvent(new PointerEvent('pointerdown', event));
     canvas.dispatchEvent(new PointerEvent('pointerup', { ...event, buttons: 0 }));
-    const look = () => {
-        const isDone = document.querySelector('.lab').getAttribute('aria-busy') === 'false';
-        if (isDone && flows.toDataURL() !== before) resolve(performance.now() - started);
-        else requestAnimationFrame(look);
-    };
-    requestAnimationFrame(look);
 })"""
 
 
@@ -79,6 +78,11 @@ def measured(work: Callable[[], object]) -> tuple[float, float]:
     return 1000 * (time.perf_counter() - clock), 1000 * (time.process_time() - worked)
 
 
+def of(times: list[tuple[float, float]]) -> tuple[float, float]:
+    """The median by the clock, and the least of the processor: others only add to that."""
+    return statistics.median(t[0] for t in times), min(t[1] for t in times)
+
+
 def answer(session: Session, cell: int) -> int:
     """Ask for the picture after an edit; the answer is how often progress was told."""
     edits = [{"op": "set", "layer": "input", "cells": [cell], "value": 1.0}]
@@ -103,7 +107,7 @@ def on_screen() -> tuple[float, float]:
             own = 1000 * (time.process_time() - worked)
             times.append((clock, own + meter.busy_ms() - busy))
     lab.close()
-    return statistics.median(t[0] for t in times[2:]), statistics.median(t[1] for t in times[2:])
+    return of(times[2:])
 
 
 def report(what: str, times: tuple[float, float], limit_ms: float) -> bool:
@@ -117,16 +121,14 @@ def main() -> int:
     print("| what | clock | processor | limit |\n| --- | --- | --- | --- |")
     small = Session(three_layers())
     times = [measured(lambda cell=cell: answer(small, cell)) for cell in range(CLICKS)][2:]
-    edit = statistics.median(t[0] for t in times), statistics.median(t[1] for t in times)
+    edit = of(times)
     kept = [report("an edit, 3 convolutions of 28 × 28: the answer", edit, EDIT_LIMIT_MS)]
     kept += [report("the same, from the click to the screen", on_screen(), EDIT_LIMIT_MS)]
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    wide, parts = Session(wide_pair()), 0
-    pair = []
-    for cell in range(3):
-        pair.append(measured(lambda cell=cell: answer(wide, cell)))
+    wide = Session(wide_pair())
+    pair = [measured(lambda cell=cell: answer(wide, cell)) for cell in range(3)]
     parts = answer(wide, 9)
-    best = min(t[0] for t in pair), min(t[1] for t in pair)
+    best = of(pair)
     kept += [report("64 × 32 × 32 to 64 × 32 × 32, 38 million flows", best, PAIR_LIMIT_MS)]
     grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
     kept += [grown <= MEMORY_LIMIT_MB]
