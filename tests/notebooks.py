@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,10 @@ from browser import chromium, environment
 from playwright.sync_api import Browser, expect
 from small_runs import record
 
+LAB = (
+    "import backlight\nimport lab_page_model as own",
+    "widget = backlight.lab(own.model, own.inputs, target=own.target, loss=own.loss)\nwidget",
+)
 CELLS = ("import backlight", "widget = backlight.open('RUN').show('graph')\nwidget")
 
 
@@ -68,7 +73,26 @@ def walk(frame: Any) -> None:
     expect(frame.get_by_role("alert")).to_have_count(0)
 
 
-def test_jupyterlab(browser: Browser, run: Path, tmp_path: Path) -> None:
+def edit(frame: Any) -> None:
+    """Sees the lab in its frame, clicks a cell of the input, and sees that the flows change."""
+    flows = frame.locator("canvas[data-links]")
+    flows.wait_for(timeout=90_000)
+    expect(frame.locator("header")).to_contain_text(re.compile(r"\d+ ms"), timeout=30_000)
+    before = flows.evaluate("canvas => canvas.toDataURL()")
+    frame.locator('canvas[aria-label="Input"]').click(position={"x": 40, "y": 60})
+    expect(frame.locator("aside").first).to_contain_text("1 edit")
+    expect(frame.locator(".lab")).to_have_attribute("aria-busy", "false", timeout=30_000)
+    assert flows.evaluate("canvas => canvas.toDataURL()") != before
+    expect(frame.get_by_role("alert")).to_have_count(0)
+
+
+Walk = Callable[[Any], None]
+
+
+@pytest.mark.parametrize(("texts", "walk"), [(CELLS, walk), (LAB, edit)], ids=["viewer", "lab"])
+def test_jupyterlab(
+    browser: Browser, run: Path, tmp_path: Path, texts: tuple[str, ...], walk: Walk
+) -> None:
     cells = [
         {
             "cell_type": "code",
@@ -78,7 +102,7 @@ def test_jupyterlab(browser: Browser, run: Path, tmp_path: Path) -> None:
             "outputs": [],
             "execution_count": None,
         }
-        for i, text in enumerate(CELLS)
+        for i, text in enumerate(texts)
     ]
     kernel = {"name": "python3", "display_name": "Python 3", "language": "python"}
     book = {"cells": cells, "metadata": {"kernelspec": kernel}, "nbformat": 4, "nbformat_minor": 5}
@@ -97,12 +121,16 @@ def test_jupyterlab(browser: Browser, run: Path, tmp_path: Path) -> None:
         page.close()
 
 
-def test_marimo(browser: Browser, run: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("texts", "walk"), [(CELLS, walk), (LAB, edit)], ids=["viewer", "lab"])
+def test_marimo(
+    browser: Browser, run: Path, tmp_path: Path, texts: tuple[str, ...], walk: Walk
+) -> None:
     book = tmp_path / "book.py"
+    lines = "\n".join(texts).replace("RUN", str(run)).splitlines()
+    body = "\n".join(f"    {line}" for line in lines[:-1])
     book.write_text(
-        "import marimo\napp = marimo.App()\n\n@app.cell\ndef _():\n    import backlight\n"
-        "    import marimo as mo\n"
-        f"    mo.ui.anywidget(backlight.open({str(run)!r}).show('graph'))\n    return\n\n"
+        "import marimo\napp = marimo.App()\n\n@app.cell\ndef _():\n    import marimo as mo\n"
+        f"{body}\n    mo.ui.anywidget(widget)\n    return\n\n"
         "if __name__ == '__main__':\n    app.run()\n"
     )
     port = free_port()

@@ -98,6 +98,28 @@ def test_flows_are_those_of_the_jacobian_and_add_up(
         np.testing.assert_allclose(sums, total, atol=1e-5 * np.abs(total).max())
 
 
+class Centred(nn.Module):
+    """Samples depend on each other, which copies of one sample would not show."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(5, 6), nn.Linear(6, 8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        hidden = self.first(x)
+        return self.second(hidden - 0.5 * hidden.mean(0))
+
+
+def test_samples_that_depend_on_each_other_are_not_copied() -> None:
+    model = seeded(Centred)
+    lab = TorchModel(model, torch.ones(1, 5), layers=["input", "first", "second"])
+    activity = lab.run(Question(0, ("first", "second"), Objective("second", tuple(range(8)))))
+    flows, _ = matrix_of(lab, "first", "second")
+    expected = 0.5 * model.second.weight.detach().numpy().T
+    np.testing.assert_allclose(flows, expected, atol=1e-6)
+    np.testing.assert_allclose(flows.sum(1), activity.grads["first"], atol=1e-5)
+
+
 def test_convolutions_are_computed_only_where_they_reach() -> None:
     _model, lab = prepared(convolution, IMAGE, ["input", "0", "2"])
     lab.run(Question(0, ("input", "0", "2"), Objective()))

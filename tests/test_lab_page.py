@@ -13,6 +13,9 @@ import torch
 from browser import TESTS, _read, chromium, picture, process, wait_for_other_picture, watched_page
 from playwright.sync_api import Page, expect
 
+import backlight
+from backlight.store.recorded_flows import files_of_steps, read_flows
+
 pytestmark = pytest.mark.slow
 FLOWS = "canvas[data-links]"
 
@@ -202,3 +205,111 @@ def test_only_the_labs_own_page_may_ask(address: str) -> None:
         f"{address}api/lab", json={"method": "nothing"}, headers={"x-backlight": "lab"}
     )
     assert answered.status_code == 200 and b"no method" in answered.content
+
+
+def test_every_other_tool_edits_what_it_says(page: Page) -> None:
+    page.get_by_role("button", name="Noise").click()
+    page.mouse.click(*at(page, "Input", 2, 2))
+    settle(page, 1)
+    noisy = read_cell(page, "Input", 2, 2)[0]
+    assert noisy != pytest.approx(float(own.inputs[0, 0, 2, 2]), abs=1e-6)
+    page.get_by_role("button", name="Occlude").click()
+    page.get_by_label("Brush").fill("3")
+    page.mouse.click(*at(page, "Input", 5, 5))
+    settle(page, 2)
+    assert [read_cell(page, "Input", *cell)[0] for cell in ((4, 4), (6, 6))] == [0, 0]
+    page.get_by_label("Swap with sample").select_option("1")
+    settle(page, 3)
+    assert read_cell(page, "Input", 0, 0)[0] == pytest.approx(float(own.inputs[1, 0, 0, 0]))
+    page.get_by_label("Sample", exact=True).select_option("1")
+    page.get_by_role("button", name="Reset").click()
+    settle(page, 0)
+    assert read_cell(page, "Input", 7, 7)[0] == pytest.approx(float(own.inputs[1, 0, 7, 7]))
+
+
+def test_a_cell_that_was_clicked_is_what_gradients_are_of(page: Page) -> None:
+    page.mouse.click(*at(page, "second values", 1, 2, 4))
+    page.get_by_role("button", name="Gradients of this").click()
+    expect(page.get_by_label("Gradients of")).to_contain_text("second[6]")
+    settle(page)
+    x = own.inputs[:1].clone().requires_grad_()
+    cell = own.model.second(own.model.first(x).relu())[0, 0, 1, 2]
+    expect(page.get_by_label("Objective")).to_contain_text(f"{abs(cell.item()):.4g}")
+    (grad,) = torch.autograd.grad(cell, x)
+    page.keyboard.press("Escape")
+    shown = read_cell(page, "input grads", 3, 4)[1]
+    assert shown == pytest.approx(float(grad[0, 0, 3, 4]), rel=2e-3)
+    page.get_by_label("Gradients of").select_option("all")
+    settle(page)
+    total = own.model(own.inputs[:1]).sum().item()
+    expect(page.get_by_label("Objective")).to_contain_text(f"{abs(total):.4g}")
+
+
+def test_activation_flow_and_what_is_in_its_way(page: Page) -> None:
+    page.get_by_role("button", name="activation").click()
+    settle(page)
+    problems = page.get_by_label("Selection")
+    expect(problems).to_contain_text("not linear in 'first' (Relu is between them)")
+    expect(problems).to_contain_text("input → first")
+
+
+def test_a_node_is_opened_and_closed_again(page: Page) -> None:
+    flows = page.locator(FLOWS)
+    closed = int(flows.get_attribute("data-links") or 0)
+    box = flows.bounding_box()
+    assert box
+    column, top = box["x"] + 1.5 * box["width"] / 4, box["y"] + box["height"] * 0.2
+    page.mouse.move(column, top)
+    expect(page.get_by_role("tooltip")).to_contain_text("first channel 0")
+    page.mouse.dblclick(column, top)
+    page.wait_for_function(
+        "n => Number(document.querySelector('canvas[data-links]').dataset.links) !== n", arg=closed
+    )
+    settle(page)
+    page.mouse.move(column, top)
+    expect(page.get_by_role("tooltip")).to_contain_text(re.compile(r"first 0, \d, \d"))
+    page.mouse.dblclick(column, top)
+    expect(flows).to_have_attribute("data-links", str(closed))
+
+
+def test_an_offset_moves_where_a_cell_is_taken_to_lie(page: Page) -> None:
+    page.mouse.click(*at(page, "second grads", 2, 2, 4))
+    page.mouse.move(2, 2)
+    place = page.get_by_label("Layer first").locator("rect.place").first
+    assert [place.get_attribute(each) for each in ("x", "y", "width", "height")] == [*"3333"]
+    page.get_by_label("Layer first").locator("summary").click()
+    page.get_by_label("Offset right of first").fill("1")
+    expect(place).to_have_attribute("x", "2")
+    expect(place).to_have_attribute("y", "3")
+
+
+def test_a_recorded_run_is_shown_step_by_step(browser: Any, tmp_path: Path) -> None:
+    model, x = own.Small(), own.inputs
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+    with backlight.watch(model, optimizer, root=tmp_path, every=1) as run:
+        run.flow("first", "second")
+        run.flow("second", "head", top=30)
+        for _ in range(3):
+            optimizer.zero_grad()
+            own.loss(model(x), own.target).backward()
+            optimizer.step()
+    words = ("lab", str(run.path), "--no-browser", "--port", "0")
+    with (
+        process("-m", "backlight", *words) as started,
+        watched_page(browser, _read(started, r"http://\S+")) as (page, _),
+    ):
+        page.goto("/")
+        expect(page.get_by_label("Step", exact=True)).to_have_value("2")
+        expect(page.get_by_label("Selection")).to_contain_text("The 30 largest of")
+        last = picture(page.locator(FLOWS))
+        page.keyboard.press("ArrowLeft")
+        expect(page.get_by_label("Step", exact=True)).to_have_value("1")
+        wait_for_other_picture(page, FLOWS, last)
+        read = read_flows(files_of_steps(run.path)[1])[0]
+        shown = read_cell(page, "second grads", 1, 1, 4)[1]
+        assert shown == pytest.approx(float(read.sink_grad[0, 1, 1]), rel=2e-3)
+        page.get_by_role("button", name="Later step").click()
+        page.mouse.move(2, 2)
+        page.wait_for_function(
+            "last => document.querySelector('canvas[data-links]').toDataURL() === last", arg=last
+        )

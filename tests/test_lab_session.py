@@ -108,6 +108,23 @@ def test_token_ids_are_edited() -> None:
     ]
 
 
+def test_two_pages_that_ask_at_once_get_each_its_own_answer() -> None:
+    session = session_of(seeded(convolution), layers=LAYERS)
+    asked = [{"sample": 0, "layers": LAYERS}, {"sample": 2, "layers": LAYERS}]
+    alone = [answers(session, **each) for each in asked]
+    session = session_of(seeded(convolution), layers=LAYERS)
+    under_way = [session.picture(each, lambda: None) for each in asked]
+    together: list[dict[str, Any]] = [{}, {}]
+    for messages in zip(*under_way, strict=True):
+        for (header, arrays), found in zip(messages, together, strict=True):
+            found.setdefault(header["event"], []).append((header, arrays))
+    for one, other in zip(alone, together, strict=True):
+        for (header, arrays), (same, again) in zip(one["links"], other["links"], strict=True):
+            assert header["residual"] < 1e-5 and same["residual"] < 1e-5
+            for left, right in zip(arrays, again, strict=True):
+                np.testing.assert_allclose(left, right, atol=1e-7)
+
+
 class Stateful(nn.Module):
     """Draws random numbers, keeps statistics, and can be told to fail."""
 

@@ -37,7 +37,7 @@ const alone = (name: string) => ({
 });
 
 export default defineConfig(({ mode }) => {
-  const isAlone = mode === "embedded" || mode === "widget";
+  const isAlone = ["embedded", "labEmbedded", "widget"].includes(mode);
   return {
     base: "./",
     publicDir: isAlone ? false : "public",

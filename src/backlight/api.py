@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from backlight.diagnosis.rule import Rule
     from backlight.laboratory.interface import Adapter
     from backlight.laboratory.opening import OpenLab
+    from backlight.laboratory.widget import LabWidget
     from backlight.run import Run
     from backlight.samples import SampleSelection
     from backlight.schedule import Schedule
@@ -169,7 +170,7 @@ def diagnose(path: str | Path, *, rules: str | Path | Sequence[Rule] | None = No
 
 
 def lab(
-    model: torch.nn.Module | Adapter,
+    model: torch.nn.Module | Adapter | Run | OpenedRun | str | Path,
     inputs: Any = None,
     *,
     target: Any = None,
@@ -182,16 +183,17 @@ def lab(
     host: str = "127.0.0.1",
     port: int | None = None,
     block: bool | None = None,
-) -> OpenLab:
+) -> OpenLab | LabWidget:
     """Open the lab: edit the input by hand, and see how every gradient changes.
 
     The model runs in this process, and is as it was afterwards: parameters, gradients, buffers,
-    mode and random numbers. In a script this serves the page until Ctrl-C; in a notebook it
-    returns at once.
+    mode and random numbers. In a script this serves the page until Ctrl-C; in a notebook the
+    answer is the page, as a widget.
 
     Args:
         model: the model, or an adapter of `backlight.laboratory.interface` for one that is not
-            PyTorch's or runs elsewhere.
+            PyTorch's or runs elsewhere; without inputs also a run, or its folder, that recorded
+            flows, or a file of flows.
         inputs: what the model is called with: a tensor, a tuple of arguments or a dict of keywords.
         target: what the loss compares with, for the same samples.
         loss: a function of the model's output and the target; without it, gradients are of the
@@ -204,7 +206,8 @@ def lab(
         run: a run, or its folder, to save named edits with.
         host: the address to serve on.
         port: the port to serve on; a free one by default.
-        block: whether to serve until Ctrl-C; by default in a script, not in a notebook.
+        block: whether to serve until Ctrl-C, as by default in a script; with False it is served by
+            a thread until `close`.
 
     >>> import torch, backlight
     >>> model = torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.ReLU(), torch.nn.Linear(3, 2))

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from backlight.schema import STATS
+from backlight.store.recorded_flows import RecordedFlows
 from backlight.store.values import StepValues
 
 _NANS, _INFS = STATS.names.index("nans"), STATS.names.index("infs")
@@ -25,6 +26,7 @@ class StepRecord:
     samples: pa.RecordBatch | None = None
     values: StepValues | None = None
     calls: list[dict[str, Any]] = field(default_factory=list)
+    flows: tuple[RecordedFlows, ...] | None = None
 
 
 class BlackBox:

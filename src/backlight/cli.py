@@ -198,11 +198,12 @@ def export(
 Examples:
   backlight lab my_model.py           a file that defines `model` and `inputs`
   backlight lab flow_info.npz         flows that were stored
+  backlight lab backlight-runs/p/r    the flows that a run recorded
 """
 )
 def lab(
     path: Annotated[
-        Path, typer.Argument(metavar="FILE", help="A Python file, or a file of flows.")
+        Path, typer.Argument(metavar="FILE", help="A Python file, a file of flows, or a run.")
     ],
     no_browser: Browser = False,
     port: Port = None,

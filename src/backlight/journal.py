@@ -149,6 +149,9 @@ class Journal:
             self._put(self._writer.append, "samples", samples, size=samples.get_total_buffer_size())
         if values is not None:
             self._put(self._writer.write_values, record.row["step"], values, size=values.data_bytes)
+        if record.flows is not None:
+            size = sum(each.data_bytes for each in record.flows)
+            self._put(self._writer.write_flows, record.row["step"], record.flows, size=size)
 
     def _leave_out(self, record: StepRecord) -> None:
         """Where the disk cannot keep up: raw values, then sketches, then statistics."""
@@ -161,7 +164,7 @@ class Journal:
                 "histograms, then statistics are left out where it cannot keep up; training does "
                 "not wait."
             )
-        for name in ("values", "samples"):
+        for name in ("values", "samples", "flows"):
             self._left_out[name] += getattr(record, name) is not None
             setattr(record, name, None)
         if record.stats is not None and MOST_WAITING_BYTES * 3 // 4 < waiting <= MOST_WAITING_BYTES:

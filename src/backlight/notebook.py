@@ -24,23 +24,37 @@ HEIGHT: Final = 640
 Visualize = Callable[..., Any]
 
 
-class Widget(anywidget.AnyWidget):
-    """The page in a notebook. `place` is what it shows, and may be set: `#/project/run/view?…`."""
+class PageWidget(anywidget.AnyWidget):
+    """A page in a notebook, in a frame of its own; `place` is what it shows."""
 
     place = traitlets.Unicode("#/").tag(sync=True)
     height = traitlets.Int(HEIGHT).tag(sync=True)
 
-    def __init__(self, root: Path, custom: Custom | None = None, **traits: Any) -> None:
-        self._viewer = InProcess(root, custom)
+    def __init__(self, **traits: Any) -> None:
         super().__init__(_esm=embedded_text("widget.js"), **traits)
         self.on_msg(self._answer)
 
     def _answer(self, _: Any, content: Any, __: Any) -> None:
-        """Answer a question of the page: of an address, or for the page itself."""
+        """Answer what the page asks; "" asks for the page itself."""
         if not isinstance(content, dict) or not isinstance(content.get("ask"), str):
             return
-        answer = self._viewer.get(content["ask"]) if content["ask"] else _page()
-        self.send({"id": content.get("id"), "status": answer.status}, [answer.body])
+        status, body = self._reply(str(content.get("id")), content["ask"])
+        self.send({"id": content.get("id"), "status": status}, [body])
+
+    def _reply(self, number: str, ask: str) -> tuple[int, bytes]:
+        raise NotImplementedError
+
+
+class Widget(PageWidget):
+    """The page in a notebook. `place` is what it shows, and may be set: `#/project/run/view?…`."""
+
+    def __init__(self, root: Path, custom: Custom | None = None, **traits: Any) -> None:
+        self._viewer = InProcess(root, custom)
+        super().__init__(**traits)
+
+    def _reply(self, number: str, ask: str) -> tuple[int, bytes]:
+        answer = self._viewer.get(ask) if ask else _page()
+        return answer.status, answer.body
 
 
 def _page() -> Answer:

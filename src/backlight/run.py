@@ -6,14 +6,16 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import TracebackType
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 
 from backlight import telling
 from backlight.alarm import Happening
 from backlight.anomaly.watching import WatchedAnomaly
+from backlight.blackbox import StepRecord
 from backlight.capture.modules import is_in_backward
+from backlight.capture.sites import ROOT
 from backlight.ending import under_way
 from backlight.errors import BacklightError, BacklightWarning, StopTraining
 from backlight.findings import FindingWatch
@@ -21,12 +23,16 @@ from backlight.own.asking import TakesStatistics
 from backlight.recorder import Recorder, Step
 from backlight.schema import Finding
 
+if TYPE_CHECKING:
+    from backlight.laboratory.recording import FlowRecording
+
 
 class Run(Recorder, TakesStatistics):
     """A run that is being recorded. `backlight.watch` makes one."""
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         self._watches: list[FindingWatch] = []
+        self._flows: FlowRecording | None = None
         super().__init__(*arguments, **options)
 
     def __repr__(self) -> str:
@@ -85,6 +91,66 @@ class Run(Recorder, TakesStatistics):
             return
         self._ledger.anomalies.append(watched)
         self._journal.anomaly(watched.name, watched.expression.text)
+
+    def flow(
+        self,
+        source: str,
+        sink: str,
+        *,
+        every: int = 1,
+        top: int = 20_000,
+        sample: int = 0,
+        products: int = 1024,
+    ) -> None:
+        """Record how the gradient flows between two layers, cell by cell, at recorded steps.
+
+        Each is a module, which stands for its first output, a site or a named tensor. `every` says
+        after how many steps they are recorded again, at the next step that is recorded; `top` how
+        many of the largest are kept; `sample` of which sample of the batch they are. It takes a
+        backward pass between the two layers for each of at most so many `products`: a channel
+        times the cells of a receptive field, or without geometry a cell; see docs/lab.md.
+
+        >>> import tempfile, backlight
+        >>> from torch import nn
+        >>> model = nn.Sequential(nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 1))
+        >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        >>> with backlight.watch(model, optimizer, root=tempfile.mkdtemp(), every=1) as run:
+        ...     run.flow("0", "2", every=10)
+        ...     model(torch.ones(2, 4)).sum().backward()
+        ...     optimizer.step()
+        >>> [file.name for file in (run.path / "flows").iterdir()]
+        ['0-0.safetensors']
+        """
+        from backlight.laboratory.recording import FlowRecording, Wanted, canonical, checked
+
+        if self._is_over("flow"):
+            return
+        try:
+            checked(source, sink, every=every, top=top, sample=sample, products=products)
+        except BacklightError as error:
+            self._guard.mistake(str(error))
+            return
+        if self._flows is None:
+            self._flows = FlowRecording(self._names, self._observer, self._guard)
+        modules = {each["name"] or ROOT for each in self._names.describe()}
+        ends = canonical(source, modules), canonical(sink, modules)
+        self._flows.want(Wanted(*ends, every, top, sample, products))
+
+    def _begin_capture(self) -> None:
+        super()._begin_capture()
+        if self._flows is not None and (self._reason is not None or self._must_decide):
+            self._flows.begin(self._step)
+
+    def _next_iteration(self) -> int:
+        if self._flows is not None:
+            self._flows.restart_calls()
+        return super()._next_iteration()
+
+    def _take(self, record: StepRecord, samples: Any) -> None:
+        if self._flows is not None:
+            has_backward = self._observer.has_backward
+            record.flows = self._flows.take(self._loss, has_backward=has_backward)
+        super()._take(record, samples)
 
     def on_finding(self, tell: Callable[[Finding], Any]) -> None:
         """Call a function for each fault that is found while the run trains, at a step's end.
@@ -226,6 +292,8 @@ class Run(Recorder, TakesStatistics):
         if not (self._is_open and self._is_captured):
             return
         name = telling.text(name)
+        if self._flows is not None:
+            self._flows.see(f"{module}:{name}" if module else name, tensor)
         with self._guard("reading a named tensor"):
             try:
                 site = self._sites.named(

@@ -22,14 +22,20 @@ _POLICY: Final = (
 
 
 def single_file(
-    *, title: str = "Backlight", parts: Iterable[str] = (), allows_frames: bool = False
+    *,
+    title: str = "Backlight",
+    parts: Iterable[str] = (),
+    allows_frames: bool = False,
+    page: str = "embedded",
 ) -> Iterable[str]:
     """The pieces of the page's HTML, with `parts` put in before its script.
+
+    `page` is the viewer's, or `labEmbedded` for the lab's.
 
     Where other pages are shown in frames inside of it, those get its policy too, so it must let
     their scripts run; else only the page's own script may.
     """
-    script = _safe(embedded_text("embedded.js"))
+    script = _safe(embedded_text(f"{page}.js"))
     scripts = "'unsafe-inline' 'unsafe-eval'" if allows_frames else _hash_of(script)
     yield "<!doctype html>\n<html lang='en'>\n<head>\n<meta charset='utf-8'>\n"
     policy = html.escape(_POLICY.format(scripts=scripts))
@@ -37,7 +43,7 @@ def single_file(
     yield "<meta name='viewport' content='width=device-width, initial-scale=1'>\n"
     yield "<meta name='color-scheme' content='light dark'>\n"
     yield f"<title>{html.escape(title)}</title>\n"
-    yield f"<style>{embedded_text('embedded.css')}</style>\n</head>\n<body>\n<div id='app'></div>\n"
+    yield f"<style>{embedded_text(f'{page}.css')}</style>\n</head>\n<body>\n<div id='app'></div>\n"
     yield from parts
     yield f"<script type='module'>{script}</script>\n</body>\n</html>\n"
 

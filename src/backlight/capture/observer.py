@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import time
 import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -108,6 +110,15 @@ class Observer:
         self._is_open = False
         self.graph = None
         self._forget()
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Gradients inside are the recorder's own, and are not observed."""
+        was_open, self._is_open = self._is_open, False
+        try:
+            yield
+        finally:
+            self._is_open = was_open
 
     def _forget(self) -> None:
         self._seen.clear()

@@ -8,7 +8,7 @@ the geometry is known, one product gives those into many cells that read nothing
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from math import prod
 from typing import Any, Final
@@ -70,6 +70,20 @@ class Probes:
         if bool((at < 0).any()):
             raise OutsideFieldError
         return source, self.channel[probe] * positions_out + at, value
+
+    def largest(self, most: int) -> Probes:
+        """At most so many of the probes: those whose cells have the most weight."""
+        if len(self) <= most:
+            return self
+        size = self.weights.abs()
+        if self.colour_of is not None:
+            per_channel = size.view(-1, self.colour_of.numel())
+            colours = int(self.colour.max()) + 1
+            size = size.new_zeros(len(per_channel), colours)
+            size.index_add_(1, self.colour_of, per_channel)
+        weight = size[self.channel] if self.colour_of is None else size[self.channel, self.colour]
+        kept = weight.argsort(descending=True, stable=True)[:most].sort().values
+        return replace(self, channel=self.channel[kept], colour=self.colour[kept])
 
 
 class OutsideFieldError(Exception):
@@ -152,16 +166,19 @@ def flows(
         answers = vjp(probes.vectors(first, last)).reshape(last - first, -1)
         source, sink, value = probes.flows(first, answers)
         yield FlowChunk(
-            _numpy(source, np.int32),
-            _numpy(sink, np.int32),
-            _numpy(value, np.float32),
+            to_numpy(source, np.int32),
+            to_numpy(sink, np.int32),
+            to_numpy(value, np.float32),
             last,
             len(probes),
         )
 
 
-def _numpy(tensor: torch.Tensor, dtype: Any) -> Any:
-    return tensor.detach().cpu().numpy().astype(dtype, copy=False)
+def to_numpy(tensor: torch.Tensor, dtype: Any) -> Any:
+    """A tensor as an array; NumPy has no bfloat16."""
+    own = tensor.detach().cpu()
+    own = own.float() if own.is_floating_point() else own
+    return own.numpy().astype(dtype, copy=False)
 
 
 def vmapped(source: torch.Tensor, sink: torch.Tensor) -> Vjp:

@@ -136,13 +136,17 @@ class FlowEnd:
 
     `around` has a number for each source cell. With it, the flows out of a cell are its gradient.
     `note` says what the flows are, where they are not the exact ones. `reach` is the geometry
-    between the layers, or None where every cell may read every other.
+    between the layers, or None where every cell may read every other. Where not all flows are
+    given, `left_out` is what the others add to each source cell; and `residual` says how far all
+    of them were from their sum, where that was measured.
     """
 
     around: Array
     note: str = ""
     reach: tuple[Span, ...] | None = None
     is_exact: bool = True
+    left_out: Array | None = None
+    residual: float | None = None
 
 
 class Adapter(Protocol):

@@ -6,16 +6,21 @@ import runpy
 import sys
 from pathlib import Path
 from threading import Thread
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from backlight.errors import BacklightError
 from backlight.laboratory.files import EditBook
 from backlight.laboratory.handlers import Lab
 from backlight.laboratory.interface import Adapter
+from backlight.laboratory.recorded_run import RecordedRun
 from backlight.laboratory.server import edits_folder, open_lab
 from backlight.laboratory.session import Session
+from backlight.schema import RUN_FILE
 from backlight.serve.app import NO_BUNDLE, has_bundle
 from backlight.serve.server import Viewer
+
+if TYPE_CHECKING:
+    from backlight.laboratory.widget import LabWidget
 
 _NAMES = ("target", "loss", "layers", "batch_dim", "tokens", "labels")
 
@@ -67,9 +72,14 @@ class OpenLab:
 
 def open_model(
     model: Any, inputs: Any, *, options: dict[str, Any], run: Any, block: bool | None, **where: Any
-) -> OpenLab:
-    """Open the lab on a model or an adapter, and serve it."""
-    opened = OpenLab(_adapter(model, inputs, options), run=run, **where)
+) -> OpenLab | LabWidget:
+    """Open the lab on a model or an adapter: in a notebook as a widget, else serve it."""
+    adapter = _adapter(model, inputs, options)
+    if block is None and is_notebook():
+        from backlight.laboratory.widget import LabWidget
+
+        return LabWidget(Lab(Session(adapter), EditBook(edits_folder(run))))
+    opened = OpenLab(adapter, run=run, **where)
     if block is None:
         block = "IPython" not in sys.modules
     if not block:
@@ -79,10 +89,22 @@ def open_model(
     return opened
 
 
+def is_notebook() -> bool:
+    """Whether this runs in a notebook that shows widgets: Jupyter's or marimo's."""
+    marimo = sys.modules.get("marimo")
+    if marimo is not None and marimo.running_in_notebook():
+        return True
+    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+    return getattr(shell, "kernel", None) is not None
+
+
 def _adapter(model: Any, inputs: Any, options: dict[str, Any]) -> Adapter:
     if all(hasattr(model, name) for name in ("describe", "run", "flow")):
         adapter: Adapter = model
         return adapter
+    path = model if isinstance(model, (str, Path)) else getattr(model, "path", None)
+    if inputs is None and isinstance(path, (str, Path)):
+        return adapter_of(Path(path))
     if inputs is None:
         raise BacklightError("The lab needs inputs: pass what the model is called with.")
     from backlight.laboratory.torch_model import TorchModel
@@ -98,6 +120,8 @@ def check_bundle() -> None:
 
 def adapter_of(path: Path, *, allow_pickle: bool = False) -> Adapter:
     """What a file or folder holds: a Python file with a model, or flows that were stored."""
+    if (path / RUN_FILE).is_file():
+        return RecordedRun(path)
     if path.suffix != ".py":
         from backlight.laboratory.files import read_flow_info
         from backlight.laboratory.stored_flows import StoredFlows

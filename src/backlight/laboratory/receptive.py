@@ -79,7 +79,12 @@ def fields_between(source: torch.Tensor, sink: torch.Tensor) -> Fields | None:
     start, end = sink.grad_fn, source.grad_fn or _accumulator(source)
     if start is None or sink.dim() < 3 or source.dim() != sink.dim():
         return None
-    found: dict[_Node, Fields | None] = {start: (_ONE,) * (sink.dim() - 2)}
+    return fields_on_way(start, end, sink.dim())
+
+
+def fields_on_way(start: _Node, end: _Node, dims: int) -> Fields | None:
+    """The same between two nodes of autograd's graph, whose tensors have so many dimensions."""
+    found: dict[_Node, Fields | None] = {start: (_ONE,) * (dims - 2)}
     for node in _from_sink_to_source(start, end):
         if node == end:
             return found[node]
@@ -134,6 +139,17 @@ def _from_sink_to_source(start: _Node, end: _Node) -> list[_Node]:
                 below = (each for each, _ in node.next_functions if each is not None)
                 stack.extend((each, False) for each in below if each not in leads)
     return order[::-1]
+
+
+def nodes_between(start: _Node, end: _Node) -> set[_Node]:
+    """The nodes on paths from the sink's back to the source's, both included; none without a path.
+
+    >>> x = torch.zeros(2, requires_grad=True)
+    >>> y = x * 2
+    >>> len(nodes_between(y.tanh().grad_fn, y.grad_fn)), nodes_between(y.grad_fn, y.tanh().grad_fn)
+    (2, set())
+    """
+    return set(_from_sink_to_source(start, end))
 
 
 def _step(node: _Node, next_node: _Node, place: int) -> Fields | None:

@@ -85,6 +85,8 @@ class Session:
         real = [name for name in question.layers if name in done.activity.grads]
         for number, (source, sink) in enumerate(pairwise(real)):
             check()
+            if self._asked is not done:  # another page has asked in between
+                done = self._run(question, asked)
             pair = {"pair": number, "source": source, "sink": sink}
             try:
                 yield from self._links(done, pair, kind, nodes, check)
@@ -184,7 +186,7 @@ class Session:
                     "name": name,
                     "shape": self.layers[name].shape,
                     "by": nodes[name].by,
-                    "labels": nodes[name].labels,
+                    "labels": self._labels(name, nodes[name]),
                     "values": put(_floats(activity.values[name])),
                     "grads": None if grad is None else put(_floats(grad)),
                     "nodes": put(nodes[name].node_of),
@@ -203,6 +205,15 @@ class Session:
             "target_shape": None if target is None else target.shape,
         }
         return header, arrays
+
+    def _labels(self, name: str, nodes: Nodes) -> list[str]:
+        """What the nodes are called; the cells of an output have names of their own."""
+        layer, names = self.layers[name], self.description.labels
+        if layer.kind != "output" or len(names) != layer.size or nodes.by != "cell":
+            return nodes.labels
+        cells = np.bincount(nodes.node_of, minlength=len(nodes.labels)) == 1
+        named = dict(zip(nodes.node_of.tolist(), names, strict=True))
+        return [named[n] if cells[n] else label for n, label in enumerate(nodes.labels)]
 
     def _links(
         self,
@@ -339,9 +350,12 @@ def _kept(end: FlowEnd, sums: Array, parts: Sequence[FlowChunk], count: int) -> 
 
 def _residual(activity: Activity, pair: Mapping[str, Any], known: PairOfLayers) -> float:
     """How far the flows and what goes around are from the gradient, as a share of its largest."""
+    if known.end.residual is not None:
+        return known.end.residual
+    left_out = 0.0 if known.end.left_out is None else known.end.left_out.reshape(-1)
     grad = activity.grads[pair["source"]].reshape(-1).astype(np.float64)
     largest = np.abs(grad).max(initial=0.0)
-    off = np.abs(known.sums + known.end.around.reshape(-1) - grad).max(initial=0.0)
+    off = np.abs(known.sums + left_out + known.end.around.reshape(-1) - grad).max(initial=0.0)
     return float(off / largest) if largest > 0 else float(off)
 
 

@@ -31,7 +31,7 @@ class StoredFlows:
     def describe(self) -> Description:
         """The layers of the file, in the order of the flows between them."""
         layers = tuple(
-            Layer(each, self._shape(each), "hidden", axes=_axes(len(self._shape(each))))
+            Layer(each, self._shape(each), "hidden", axes=axes_of(len(self._shape(each))))
             for each in self._order
         )
         note = "Read from a file: there is no model to edit."
@@ -77,9 +77,9 @@ class StoredFlows:
         at = self._order.index(layer)
         for place in range(at, 0, -1):
             source, sink = self._order[place - 1], self._order[place]
-            found[source] = self._matrix(source, sink) @ _shares(found[sink], self._grad(sink))
+            found[source] = self._matrix(source, sink) @ shares(found[sink], self._grad(sink))
         for source, sink in pairwise(self._order[at:]):
-            found[sink] = self._matrix(source, sink).T @ _shares(found[source], self._grad(source))
+            found[sink] = self._matrix(source, sink).T @ shares(found[source], self._grad(source))
         return found
 
     def close(self) -> None:
@@ -117,12 +117,14 @@ def interpolated(source: Array, sink: Array) -> Array:
     return matrix
 
 
-def _shares(part: Array, whole: Array) -> Array:
+def shares(part: Array, whole: Array) -> Array:
+    """Each part as a share of its whole; 0 where that is 0."""
     flat = whole.reshape(-1)
     return np.divide(part, flat, out=np.zeros_like(part), where=flat != 0)
 
 
-def _axes(dims: int) -> tuple[str, ...]:
+def axes_of(dims: int) -> tuple[str, ...]:
+    """What the dimensions of a layer are, where nobody says it."""
     return {1: ("unit",), 2: ("y", "x"), 3: ("channel", "y", "x")}.get(dims, ())
 
 

@@ -8,9 +8,10 @@ not change what was seen.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, fields, is_dataclass, replace
+from functools import partial
 from threading import get_ident
 from types import TracebackType
 from typing import Any, Final
@@ -23,6 +24,7 @@ from torch.nn.modules.module import (
     register_module_forward_hook,
     register_module_forward_pre_hook,
 )
+from torch.utils import checkpoint
 
 from backlight.laboratory.unroll import can_unroll, unrolled
 
@@ -76,6 +78,7 @@ class Taps(AbstractContextManager["Taps"]):
         self._undo = [handle.remove for handle in handles]
         for name, place in _FUNCTIONS.items():
             self._undo.append(self._watch_function(name, place))
+        self._undo += _without_checkpoints()
         # The fused kernels can be differentiated only once.
         self._kernel = sdpa_kernel(SDPBackend.MATH)
         self._kernel.__enter__()
@@ -176,6 +179,27 @@ class Taps(AbstractContextManager["Taps"]):
 
         setattr(F, function, watched)
         return lambda: setattr(F, function, original)
+
+
+def _without_checkpoints() -> list[Callable[[], None]]:
+    """Keep what checkpointing would run again: later nobody would see or pin what is inside."""
+
+    class Plain:
+        @staticmethod
+        def apply(function: Callable[..., Any], _: bool, *args: Any) -> Any:
+            return function(*args)
+
+    def plain(*_: Any, **__: Any) -> Iterator[None]:
+        yield
+
+    undo: list[Callable[[], None]] = []
+    parts = {"CheckpointFunction": Plain, "_checkpoint_without_reentrant_generator": plain}
+    for name, part in parts.items():
+        original = getattr(checkpoint, name, None)
+        if original is not None:
+            setattr(checkpoint, name, part)
+            undo.append(partial(setattr, checkpoint, name, original))
+    return undo
 
 
 current: Taps | None = None

@@ -68,7 +68,7 @@ class Replicas:
     dims: dict[str, int] = field(default_factory=dict)
 
     def vjp(self, source: torch.Tensor, sink: torch.Tensor, names: tuple[str, str]) -> flowing.Vjp:
-        """Products, at most `count` at a time."""
+        """Products, at most `count - 1` at a time: the last copy is another sample."""
         source_dim, sink_dim = (self.dims[name] for name in names)
         source_copy, sink_copy = (self.tensors[name] for name in names)
 
@@ -145,12 +145,13 @@ class TorchModel:
         """Run the model on a sample that may be edited, with cells that may be pinned."""
         self._pass = None
         done = self._pass = self._run(question)
-        values = {name: self._cells(name, tensor) for name, tensor in done.tensors.items()}
+        sample = question.sample
+        values = {name: self._cells(name, each, sample) for name, each in done.tensors.items()}
         for name, tensor in self._inputs.items():
             if name in question.layers and name not in values:
                 own = self._slice(self._edited(name, tensor, question), question.sample)
-                values[name] = self._cells(name, own)
-        grads = {name: self._cells(name, grad) for name, grad in done.grads.items()}
+                values[name] = self._cells(name, own, sample)
+        grads = {name: self._cells(name, grad, sample) for name, grad in done.grads.items()}
         return Activity(
             values,
             grads,
@@ -178,12 +179,13 @@ class TorchModel:
                     "cells are no sums of contributions: choose gradient flows."
                 )
             weights = torch.ones_like(ends[1])
-        factor = self._cells(source, ends[0]) if kind == "activation" else None
+        sample = done.question.sample
+        factor = self._cells(source, ends[0], sample) if kind == "activation" else None
         for chunk in self._chunks(done, (source, sink), weights, fields, check):
             yield chunk if factor is None else _scaled(chunk, factor)
         check()
         around = (
-            self._cells(source, self._around(done, *ends))
+            self._cells(source, self._around(done, *ends), sample)
             if kind == "gradient"
             else np.zeros(self._layers[source].shape, np.float32)
         )
@@ -208,7 +210,7 @@ class TorchModel:
                 through = flowing.pull_back(other, here, mask * grad, is_batched=False)
             else:
                 through = flowing.push_forward(here, other, mask) * done.grads[name]
-            found[name] = self._cells(name, through)
+            found[name] = self._cells(name, through, done.question.sample)
         return found
 
     def close(self) -> None:
@@ -264,9 +266,19 @@ class TorchModel:
                 sizes = [1] * own.dim()
                 sizes[self._batch_dim or 0] = copies
                 own = own.repeat(sizes)
+                self._make_stranger(own)
             leaf = own.detach().clone()
             leaves[name] = leaf.requires_grad_() if leaf.is_floating_point() else leaf
         return leaves
+
+    def _make_stranger(self, copies: torch.Tensor) -> None:
+        """Make the last copy another sample: if the others change, samples depend on each other."""
+        dim = self._batch_dim or 0
+        last = copies.select(dim, -1)
+        other = last.reshape(-1).flip(0).reshape(last.shape)
+        if torch.equal(last, other) and copies.is_floating_point():
+            other = last * 0.5
+        last.copy_(other)
 
     def _edited(self, name: str, tensor: torch.Tensor, question: Question) -> torch.Tensor:
         """An input of all samples, in which one sample is as the page edited it."""
@@ -301,6 +313,11 @@ class TorchModel:
         tensor = tensors.get(name)
         if tensor is None and wanted.layer is None:
             tensor = _first_tensor(output)
+        if tensor is None and wanted.layer is None:
+            raise BacklightError(
+                "The model returns no real tensor to take gradients of: pass a loss, or select a "
+                "cell of a layer and take gradients of that."
+            )
         if tensor is None:
             raise BacklightError(f"There is no layer {name!r} to take gradients of.")
         flat = self._of_sample(tensor, question.sample).reshape(-1)
@@ -350,7 +367,7 @@ class TorchModel:
             done.has_tried_replicas = True
             done.replicas = self._replicate(done)
         if probes >= _FEWEST_REPLICAS and done.replicas is not None:
-            return done.replicas.vjp(source, sink, names), done.replicas.count
+            return done.replicas.vjp(source, sink, names), done.replicas.count - 1
         plain = flowing.vmapped(source, sink)
         if not self._is_together:
             return plain, None
@@ -412,6 +429,8 @@ class TorchModel:
         }
         if not sizes:
             raise BacklightError("The inputs have no batch dimension: pass batch_dim=None.")
+        if max(sizes) == 0:
+            raise BacklightError("The inputs hold no sample: pass at least one.")
         return int(max(sizes))
 
     def _has_batch(self, tensor: torch.Tensor) -> bool:
@@ -436,9 +455,7 @@ class TorchModel:
             return tensor.squeeze(dim)
         return tensor
 
-    def _cells(self, name: str, tensor: torch.Tensor) -> Array:
-        question = self._pass.question if self._pass else None
-        sample = question.sample if question else 0
+    def _cells(self, name: str, tensor: torch.Tensor, sample: int) -> Array:
         return _array(self._of_sample(tensor, sample)).reshape(self._layers[name].shape)
 
     def _mask(self, tensor: torch.Tensor, cells: Sequence[int]) -> torch.Tensor:
@@ -462,8 +479,17 @@ class TorchModel:
         return mask, values
 
     def _target_of(self, sample: int) -> Any:
-        target = self._target
-        if self._is_together or self._batch_dim is None or not isinstance(target, torch.Tensor):
+        if self._is_together or self._batch_dim is None:
+            return self._target
+        return self._sample_in(self._target, sample)
+
+    def _sample_in(self, target: Any, sample: int) -> Any:
+        """One sample of a target, which may hold several tensors."""
+        if isinstance(target, Mapping):
+            return {key: self._sample_in(each, sample) for key, each in target.items()}
+        if isinstance(target, (tuple, list)) and not hasattr(target, "_fields"):
+            return type(target)(self._sample_in(each, sample) for each in target)
+        if not isinstance(target, torch.Tensor):
             return target
         is_batch = target.dim() > 0 and target.shape[0] == self.samples
         return target[sample : sample + 1] if is_batch else target
@@ -526,7 +552,7 @@ class TorchModel:
             name
             for name, layer in self._layers.items()
             if layer.kind != "input"
-            and (isinstance(modules.get(name.partition("#")[0]), _WEIGHTY) or _is_moment(name))
+            and (_has_weights(modules.get(name.partition("#")[0])) or _is_moment(name))
         ]
         final = [name for name, layer in self._layers.items() if layer.kind == "output"]
         hidden = [name for name in weighty or list(self._layers)[1:] if name not in final]
@@ -535,6 +561,11 @@ class TorchModel:
     def _find(self, name: str) -> str:
         plain = name.removesuffix(":out.0")
         found = self._aliases.get(plain, plain)
+        if found not in self._layers and plain in dict(self.model.named_modules()):
+            raise BacklightError(
+                f"The module {name!r} gives no real tensor with a gradient on these inputs: it is "
+                "not called, or under no_grad."
+            )
         if found not in self._layers:
             known = ", ".join(list(self._layers)[:12])
             raise BacklightError(f"There is no layer {name!r}: the first ones are {known}.")
@@ -548,19 +579,29 @@ def _arguments(inputs: Any) -> tuple[list[Any], dict[str, Any], dict[str, torch.
     def take(name: str, value: Any) -> Any:
         if isinstance(value, np.ndarray):
             value = torch.as_tensor(value)
-        if not isinstance(value, torch.Tensor):
-            return value
-        tensors[name] = value.detach()
-        return _Place(name)
+        if isinstance(value, torch.Tensor):
+            if value.is_complex():
+                raise BacklightError(
+                    f"{name!r} is complex, and the lab edits real numbers: make it a part of the "
+                    "model that they become complex."
+                )
+            tensors[name] = value.detach()
+            return _Place(name)
+        if isinstance(value, Mapping):
+            return {key: take(f"{name}.{key}", each) for key, each in value.items()}
+        if isinstance(value, (tuple, list)) and not hasattr(value, "_fields"):
+            return type(value)(take(f"{name}.{n}", each) for n, each in enumerate(value))
+        return value
 
+    args: list[Any] = []
+    keywords: dict[str, Any] = {}
     if isinstance(inputs, Mapping):
         keywords = {key: take(f"input.{key}", value) for key, value in inputs.items()}
-        args: list[Any] = []
     elif isinstance(inputs, (tuple, list)) and len(inputs) > 1:
-        args, keywords = [take(f"input.{n}", value) for n, value in enumerate(inputs)], {}
+        args = [take(f"input.{n}", value) for n, value in enumerate(inputs)]
     else:
         alone = inputs[0] if isinstance(inputs, (tuple, list)) and inputs else inputs
-        args, keywords = [take("input", alone)], {}
+        args = [take("input", alone)]
     if not tensors:
         raise BacklightError(
             f"The inputs hold no tensor but {type(inputs).__name__}: pass what the model takes, "
@@ -575,7 +616,13 @@ class _Place:
 
 
 def _fill(value: Any, leaves: Mapping[str, torch.Tensor]) -> Any:
-    return leaves[value.name].clone() if isinstance(value, _Place) else value
+    if isinstance(value, _Place):
+        return leaves[value.name].clone()
+    if isinstance(value, dict):
+        return {key: _fill(each, leaves) for key, each in value.items()}
+    if isinstance(value, (tuple, list)) and not hasattr(value, "_fields"):
+        return type(value)(_fill(each, leaves) for each in value)
+    return value
 
 
 def _array(tensor: torch.Tensor) -> Array:
@@ -600,9 +647,21 @@ def _replica_dim(alone: torch.Tensor, copies: torch.Tensor | None, count: int) -
         return None
     dim = different[0]
     split = copies.detach().unflatten(dim, (count, -1))
-    expected = alone.detach().unsqueeze(dim)
-    is_close = torch.isclose(split, expected, rtol=1e-4, atol=1e-5, equal_nan=True)
-    return dim if bool(is_close.all()) else None
+    first, last = (split.select(dim, place) for place in (0, count - 2))
+    own = alone.detach()
+    is_close = [
+        torch.isclose(each, own, rtol=1e-4, atol=1e-5, equal_nan=True).all()
+        for each in (first, last)
+    ]
+    return dim if all(map(bool, is_close)) else None
+
+
+def _has_weights(module: nn.Module | None) -> bool:
+    """Whether a module has a matrix of its own, or is known to do a layer's work."""
+    if module is None:
+        return False
+    own = (each.dim() >= 2 for each in module.parameters(recurse=False))
+    return isinstance(module, _WEIGHTY) or (any(own) and not isinstance(module, nn.RNNBase))
 
 
 def _mixes_samples(model: nn.Module) -> bool:

@@ -45,6 +45,16 @@ def untouched(model: nn.Module, *, seed: int | None = SEED) -> Iterator[None]:
             module.training = is_training
 
 
+@contextmanager
+def random_numbers_kept() -> Iterator[None]:
+    """Put the random numbers back to where they were."""
+    state = _random_state()
+    try:
+        yield
+    finally:
+        _restore_random_state(state)
+
+
 def _random_state() -> dict[str, Any]:
     state: dict[str, Any] = {
         "torch": torch.get_rng_state(),

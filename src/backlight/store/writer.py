@@ -21,6 +21,7 @@ import pyarrow as pa
 from backlight.errors import BacklightError
 from backlight.schema import RUN_FILE, TABLES, RunInfo
 from backlight.store.layout import parse
+from backlight.store.recorded_flows import RecordedFlows, write_flows
 from backlight.store.row_packer import PackedRow, RowPacker
 from backlight.store.seal import sealed
 from backlight.store.streams import StreamSeries
@@ -150,6 +151,10 @@ class RunWriter:
     def write_values(self, step: int, values: StepValues) -> None:
         """Write a step's raw values, in a file of their own."""
         self.bytes_written += write_values(self.path, self.rank, step, values)
+
+    def write_flows(self, step: int, flows: tuple[RecordedFlows, ...]) -> None:
+        """Write a step's flows, in a file of their own."""
+        self.bytes_written += write_flows(self.path, self.rank, step, flows)
 
     def close(self) -> None:
         """End every stream. The run stays readable whether or not this is called."""

@@ -1,5 +1,5 @@
 import { expect, test } from "vitest";
-import { brushed, cellName, gridOf } from "./cells";
+import { brushed, cellName, gridOf, indicesOf, sliceOf } from "./cells";
 
 test("cells lie as the last two dimensions do", () => {
   expect(gridOf([8, 28, 28])).toEqual({ rows: 28, columns: 28, slices: 8, perSlice: 784 });
@@ -16,4 +16,9 @@ test("a brush stays inside of its slice", () => {
 
 test("a cell is named by its position", () => {
   expect(cellName([2, 4, 4], 21)).toBe("1, 1, 1");
+});
+
+test("a slice is chosen by channel and depth", () => {
+  expect(indicesOf([3, 5], 13)).toEqual([2, 3]);
+  expect(sliceOf([3, 5], [2, 3])).toBe(13);
 });

@@ -38,15 +38,25 @@ export function brushed(
   return cells;
 }
 
-/** A cell by its position, as `2, 0, 13`. */
-export function cellName(shape: readonly number[], cell: number): string {
+/** A place among so many as a place along each dimension. */
+export function indicesOf(sizes: readonly number[], place: number): number[] {
   const indices: number[] = [];
-  let rest = cell;
-  for (const size of [...shape].reverse()) {
+  let rest = place;
+  for (const size of [...sizes].reverse()) {
     indices.unshift(rest % size);
     rest = Math.floor(rest / size);
   }
-  return indices.join(", ");
+  return indices;
+}
+
+/** The opposite: which slice has these places along its dimensions. */
+export function sliceOf(sizes: readonly number[], indices: readonly number[]): number {
+  return sizes.reduce((place, size, dim) => place * size + indices[dim]!, 0);
+}
+
+/** A cell by its position, as `2, 0, 13`. */
+export function cellName(shape: readonly number[], cell: number): string {
+  return indicesOf(shape, cell).join(", ");
 }
 
 export function largest(values: Float32Array | null): number {

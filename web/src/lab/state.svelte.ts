@@ -86,8 +86,18 @@ export class LabState {
       this.model = model as unknown as Model;
       this.saved = saved;
       this.layers = this.model.chosen;
+      this.step = this.model.steps.at(-1) ?? null;
     });
     if (this.model) await this.ask();
+  }
+
+  /** Shows another step of a recorded run: the next or the one before. */
+  goStep(by: number): void {
+    const steps = this.model?.steps ?? [];
+    const at = steps.indexOf(this.step ?? -1) + by;
+    if (steps[at] === undefined) return;
+    this.step = steps[at];
+    void this.ask();
   }
 
   /** The edits as they would be sent, without those of `edits`. */
@@ -145,6 +155,13 @@ export class LabState {
   ): Promise<boolean> {
     let picture: Picture | null = null;
     let isDone = false;
+    let frame = 0;
+    // At most once for each frame: links come faster than they can be drawn.
+    const show = () => {
+      cancelAnimationFrame(frame);
+      frame = 0;
+      if (picture && !signal.aborted) onPicture(picture);
+    };
     const old = untrack(() => this.now);
     await this.tell({ method: "picture", ...this.question(edits) }, signal, (message) => {
       const { header } = message;
@@ -165,8 +182,9 @@ export class LabState {
         this.progress = { done, total, what: `${source} → ${sink}` };
         return;
       } else if (header.event === "done") isDone = true;
-      if (picture && !signal.aborted) onPicture(picture);
+      if (frame === 0) frame = requestAnimationFrame(show);
     });
+    show();
     return isDone;
   }
 

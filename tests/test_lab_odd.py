@@ -1,0 +1,190 @@
+"""Models of every odd kind: each gives a picture whose sums are right, or one sentence."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from threading import Event
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+from torch.utils.checkpoint import checkpoint
+
+from backlight.errors import BacklightError
+from backlight.laboratory.files import EditBook
+from backlight.laboratory.handlers import Lab
+from backlight.laboratory.session import Session
+from backlight.laboratory.torch_model import TorchModel
+
+
+class Of(nn.Module):
+    """A model of a function and some modules."""
+
+    def __init__(self, forward: Callable[..., Any], **modules: nn.Module) -> None:
+        super().__init__()
+        self._forward = forward
+        for name, module in modules.items():
+            self.add_module(name, module)
+
+    def forward(self, *args: Any, **keywords: Any) -> Any:
+        return self._forward(self, *args, **keywords)
+
+
+class Pair(NamedTuple):
+    logits: torch.Tensor
+    number: int
+
+
+def volume() -> nn.Module:
+    convolutions = nn.Conv3d(1, 2, 3, padding=1), nn.ReLU(), nn.MaxPool3d(2), nn.Conv3d(2, 2, 3)
+    return nn.Sequential(*convolutions, nn.Flatten(), nn.Linear(2 * 2 * 2 * 2, 2))
+
+
+def tied() -> nn.Module:
+    shared = nn.Linear(4, 4)
+    return nn.Sequential(shared, nn.ReLU(), shared, nn.ReLU(), shared)
+
+
+VECTOR, IMAGE = torch.rand(3, 4), torch.rand(3, 1, 8, 8)
+LINEAR = {"one": nn.Linear(4, 4), "two": nn.Linear(4, 2)}
+CASES: dict[str, tuple[Callable[[], nn.Module], Any]] = {
+    "changes its input in place": (
+        lambda: Of(lambda m, x: m.conv(x.mul_(2)).relu_().flatten(1), conv=nn.Conv2d(1, 2, 3)),
+        IMAGE,
+    ),
+    "takes keywords": (
+        lambda: Of(lambda m, x, mask: m.two(m.one(x) * mask), **LINEAR),
+        {"x": VECTOR, "mask": torch.ones(3, 4)},
+    ),
+    "takes a dict": (
+        lambda: Of(lambda m, d: m.two(d["a"]["x"]), **LINEAR),
+        ({"a": {"x": VECTOR}},),
+    ),
+    "drops out": (
+        lambda: nn.Sequential(nn.Linear(4, 8), nn.Dropout(0.5), nn.Linear(8, 2)),
+        VECTOR,
+    ),
+    "normalises its batch": (
+        lambda: nn.Sequential(
+            nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2), nn.Flatten(), nn.Linear(72, 2)
+        ),
+        IMAGE,
+    ),
+    "ties its weights": (tied, VECTOR),
+    "returns a named tuple": (lambda: Of(lambda m, x: Pair(m.two(m.one(x)), 3), **LINEAR), VECTOR),
+    "returns nested tuples": (
+        lambda: Of(lambda m, x: (m.two(x), [m.one(x), None]), **LINEAR),
+        VECTOR,
+    ),
+    "is complex inside": (
+        lambda: Of(lambda m, x: m.two(torch.fft.fft(m.one(x)).abs()), **LINEAR),
+        VECTOR,
+    ),
+    "gets NaN": (lambda: nn.Sequential(nn.Linear(4, 3), nn.Linear(3, 2)), VECTOR * float("nan")),
+    "is of volumes": (volume, torch.rand(2, 1, 8, 8, 8)),
+    "gets whole numbers": (
+        lambda: Of(lambda m, x: m.two(m.one(x.float() / 255)), **LINEAR),
+        torch.randint(255, (2, 4)),
+    ),
+    "is frozen": (lambda: nn.Sequential(*LINEAR.values()).requires_grad_(False), VECTOR),
+    "checkpoints": (
+        lambda: Of(lambda m, x: m.two(checkpoint(m.one, x, use_reentrant=False)), **LINEAR),
+        VECTOR,
+    ),
+    "checkpoints the old way": (
+        lambda: Of(lambda m, x: m.two(checkpoint(m.one, x, use_reentrant=True)), **LINEAR),
+        VECTOR,
+    ),
+}
+
+
+def asked(lab: Lab, method: str, **question: Any) -> list[dict[str, Any]]:
+    return [header for header, _ in lab.answer({"method": method, **question}, Event())]
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_every_model_gives_a_picture_and_is_as_it_was(name: str, tmp_path: Path) -> None:
+    torch.manual_seed(3)
+    make, inputs = CASES[name]
+    model = make()
+    state, random = {k: v.clone() for k, v in model.state_dict().items()}, torch.get_rng_state()
+    lab = Lab(Session(TorchModel(model, inputs)), EditBook(tmp_path))
+    layers = lab.session.description.layers
+    first = next(each for each in layers if each.kind == "input")
+    hidden = next(each for each in layers if each.kind != "input")
+    edit = {"op": "set", "layer": first.name, "cells": [0], "value": 1}
+    pin = {"op": "set", "layer": hidden.name, "cells": [0], "value": 0.5}
+    for edits in ([], [edit], [edit, pin]):
+        told = asked(lab, "picture", edits=edits)
+        assert [each["event"] for each in told if each["event"] in ("error", "no_links")] == []
+        assert told[-1]["event"] == "done"
+        assert all(each["residual"] < 1e-4 for each in told if each["event"] == "links")
+    question = {"edits": [edit, pin], "layer": hidden.name, "cells": [0]}
+    for method in ("trace", "flow_info"):
+        own = question if method == "trace" else {}
+        assert asked(lab, method, **own)[0]["event"] != "error"
+    assert asked(lab, "save", name="odd", edits=[edit])[0]["saved"] == ["odd"]
+    lab.close()
+    assert torch.equal(random, torch.get_rng_state())
+    assert all(torch.equal(value, state[k]) for k, value in model.state_dict().items())
+
+
+def test_checkpointing_is_as_it_was() -> None:
+    from torch.utils import checkpoint as module
+
+    names = ("CheckpointFunction", "_checkpoint_without_reentrant_generator")
+    before = [getattr(module, name) for name in names]
+    TorchModel(*(CASES["checkpoints"][0](), VECTOR))
+    assert [getattr(module, name) for name in names] == before
+
+
+@pytest.mark.parametrize(
+    ("inputs", "options", "message"),
+    [
+        (VECTOR + 1j, {}, "is complex"),
+        (VECTOR[:0], {}, "hold no sample"),
+        ("text", {}, "hold no tensor but str"),
+        (VECTOR.double(), {}, "cannot be run on these inputs"),
+        (VECTOR, {"layers": ["three"]}, "no layer 'three'"),
+        (VECTOR, {"layers": ["one"]}, "not called, or under no_grad"),
+    ],
+)
+def test_what_cannot_be_shown_is_said_in_a_sentence(
+    inputs: Any, options: dict[str, Any], message: str
+) -> None:
+    def forward(model: Any, x: torch.Tensor) -> torch.Tensor:
+        with torch.no_grad():
+            x = model.one(x)
+        return torch.as_tensor(model.two(x))
+
+    with pytest.raises(BacklightError, match=message):
+        TorchModel(Of(forward, **LINEAR), inputs, **options)
+
+
+def test_a_complex_output_needs_a_loss(tmp_path: Path) -> None:
+    model = Of(lambda m, x: torch.fft.fft(m.two(x)), **LINEAR)
+    lab = Lab(Session(TorchModel(model, VECTOR)), EditBook(tmp_path))
+    assert "pass a loss" in asked(lab, "picture")[0]["error"]
+    lab.close()
+    loss = lambda output, _: output.abs().sum()  # noqa: E731
+    lab = Lab(Session(TorchModel(model, VECTOR, loss=loss)), EditBook(tmp_path))
+    assert asked(lab, "picture")[-1]["event"] == "done"
+    lab.close()
+
+
+def test_each_sample_meets_its_own_part_of_a_target() -> None:
+    targets = {"y": torch.rand(3, 2), "weights": [torch.rand(3, 1), 2.0]}
+
+    def loss(output: torch.Tensor, target: Any) -> torch.Tensor:
+        scaled = output * target["weights"][0] * target["weights"][1]
+        return functional.mse_loss(scaled, target["y"])
+
+    model = nn.Sequential(nn.Linear(4, 2))
+    lab = Session(TorchModel(model, VECTOR, target=targets, loss=loss))
+    told = next(iter(lab.picture({"sample": 2}, lambda: None)))[0]
+    weights = targets["weights"][0]
+    expected = functional.mse_loss(model(VECTOR)[2] * weights[2] * 2.0, targets["y"][2])
+    assert told["objective"] == pytest.approx(expected.item(), rel=1e-5)
