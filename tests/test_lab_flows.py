@@ -73,7 +73,9 @@ def prepared(make: Any, inputs: torch.Tensor, layers: list[str]) -> tuple[nn.Mod
     return model, TorchModel(model, inputs, target=target, loss=LOSS, layers=layers)
 
 
-@pytest.mark.parametrize(("make", "inputs", "layers"), CASES, ids=lambda each: str(each)[:24])
+@pytest.mark.parametrize(
+    ("make", "inputs", "layers"), CASES, ids=[make.__name__ for make, *_ in CASES]
+)
 @pytest.mark.parametrize("way", ["replicas", "graph"])
 def test_flows_are_those_of_the_jacobian_and_add_up(
     make: Any,
