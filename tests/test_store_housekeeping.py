@@ -81,11 +81,15 @@ def test_prune_keeps_ends_and_what_happened(root: Path) -> None:
     event = {"step": 27, "kind": "spike", "site": 1, "text": "high", "happened_at": 0.0}
     run.writer.append_rows("events", [event])
     run.end("finished")
+    flows = run.path / "flows"
+    flows.mkdir()
+    for step in (5, 10):
+        (flows / f"0-{step}.safetensors").touch()
     before = backlight.open(run.path)
     histories = {row["step"]: row for row in before.stats("embed:out", quantity="value")}
     said = plan(run.path, 10)
     assert said.kept.tolist() == [0, 10, 13, 20, 27, 30, 40, 49]
-    assert "42 of 50 recorded steps go" in str(said)
+    assert "42 of 50 recorded steps go" in str(said) and "flows of 1 steps" in str(said)
     assert len(read(run.path).snapshot.recorded_steps) == 50  # nothing was done yet
     assert prune(said) > 0
     after = backlight.open(run.path)
@@ -95,6 +99,7 @@ def test_prune_keeps_ends_and_what_happened(root: Path) -> None:
     assert len(after.steps()) == 50
     assert len(after.notes()) == len(after.events()) == 1
     assert {step for _, step, _ in after.values()} == set(said.kept.tolist())
+    assert [file.name for file in flows.iterdir()] == ["0-10.safetensors"]
     assert after.problems == []
     assert prune(plan(run.path, 10**6)) > 0
     assert set(backlight.open(run.path).stats()["step"]) == {0, 13, 27, 49}

@@ -24,6 +24,7 @@ from backlight.store.merge import Tell, merge, nobody
 from backlight.store.messages import DamagedError
 from backlight.store.part_writer import remove_part
 from backlight.store.parts import Part
+from backlight.store.recorded_flows import FOLDER as FLOWS_FOLDER
 from backlight.store.runs import read_info, size_bytes, status_of
 from backlight.store.values import FOLDER as VALUES_FOLDER
 
@@ -42,12 +43,14 @@ class Plan:
     gone: Steps
     observations_gone: int
     values_gone: tuple[Path, ...]
+    flows_gone: tuple[Path, ...] = ()
 
     def __str__(self) -> str:
         return (
             f"{len(self.gone)} of {len(self.gone) + len(self.kept)} recorded steps go, with "
-            f"{self.observations_gone} observations and the raw values of {len(self.values_gone)} "
-            f"steps; {len(self.kept)} steps stay, and all scalars, notes and events."
+            f"{self.observations_gone} observations, the raw values of {len(self.values_gone)} "
+            f"and the flows of {len(self.flows_gone)} steps; {len(self.kept)} steps stay, and all "
+            "scalars, notes and events."
         )
 
 
@@ -97,12 +100,14 @@ def plan(path: Path, every: int, *, also: Collection[int] = (), tell: Tell = nob
     total = sum(part.rows for part in change.parts)
     if any(part.problems for part in change.parts):
         raise _damaged(path)
-    return Plan(path, kept, gone, total - stays, _values_of(path, gone))
+    values, flows = (_files_of(path / each, gone) for each in (VALUES_FOLDER, FLOWS_FOLDER))
+    return Plan(path, kept, gone, total - stays, values, flows)
 
 
-def _values_of(path: Path, steps: Steps) -> tuple[Path, ...]:
+def _files_of(folder: Path, steps: Steps) -> tuple[Path, ...]:
+    """The files of a folder that are of these steps."""
     gone = set(steps.tolist())
-    files = (path / VALUES_FOLDER).glob("*-*.safetensors")
+    files = folder.glob("*-*.safetensors")
     found = [
         file
         for file in files
@@ -118,7 +123,7 @@ def prune(what: Plan, *, tell: Tell = nobody) -> int:
         with only_one(what.path):
             for table in THINNED:
                 _thin(what, what.path / table, tell)
-            for file in what.values_gone:
+            for file in (*what.values_gone, *what.flows_gone):
                 file.unlink(missing_ok=True)
     except DamagedError:
         raise _damaged(what.path) from None
