@@ -22,7 +22,7 @@ def score_of(fault: str, strength: float) -> float:
     """The score of a strength, between 0 and 1.
 
     >>> score_of("dead_units", 2.0), score_of("dead_units", float("nan"))
-    (1.0, 0.0)
+    (0.97, 0.0)
     """
     if not math.isfinite(strength):
         return 0.0

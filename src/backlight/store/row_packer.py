@@ -42,7 +42,8 @@ class RowPacker:
     >>> schema = pa.schema([pa.field("step", pa.int64()), pa.field("text", pa.string())])
     >>> packer = RowPacker(schema)
     >>> packed = packer.pack({"step": 7, "text": "seven"})
-    >>> pa.ipc.read_record_batch(packed.header + packed.body, schema).to_pylist()
+    >>> message = packed.header + packed.body + bytes(16)  # where the checksum goes
+    >>> pa.ipc.read_record_batch(message, schema).to_pylist()
     [{'step': 7, 'text': 'seven'}]
     """
 
