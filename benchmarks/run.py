@@ -3,8 +3,8 @@
 For each loop, five processes take turns: bare training, bare training again as a control, and
 training recorded at every step, at every 10th, and never. Blocks of steps alternate, so that what
 else the machine does hits all of them alike; a ratio is the median over rounds of a process's
-time divided by that of the bare process in the same round. As long as the control is off by more
-than 2%, the machine is too busy to tell, and more rounds follow.
+time divided by that of the bare process in the same round, and of that the median over several
+starts. Where the control is off by more than 2%, the machine is too busy to tell.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from statistics import median
 
 from rich.console import Console
 from rich.table import Table
-from trainer import Times, Trainer, ratio, take_turns
+from trainer import Trainer, ratio, take_turns
 
 NOISE = 0.02
 VARIANTS = {
@@ -33,20 +33,24 @@ BUDGETS = {
 }
 
 
-def is_steady(times: Times) -> bool:
-    """Whether bare training beside bare training takes the same time."""
-    return abs(ratio(times["control"], times["bare"]) - 1) <= NOISE
+def measure(loop: str, repeats: int, rounds: int, root: Path) -> dict[str, float]:
+    """The ratios of one loop, and `step_ms`, the bare step's milliseconds.
 
-
-def measure(loop: str, rounds: int, root: Path) -> dict[str, float]:
-    """The ratios of one loop, and `step_ms`, the bare step's milliseconds."""
+    A process keeps the memory that it happened to get, which makes it faster or slower for good by
+    more than what is to be measured. So all are started anew several times.
+    """
     tools = {"bare": "bare", **VARIANTS}
-    trainers = {name: Trainer(loop, tool, root) for name, tool in tools.items()}
-    times, failures = take_turns(trainers, rounds, f"{loop:>6}", is_enough=is_steady)
-    if failures:
-        raise SystemExit(f"{loop}: {failures}")
-    ratios = {name: ratio(times[name], times["bare"]) for name in VARIANTS}
-    return {**ratios, "step_ms": median(times["bare"]) * 1000}
+    ratios: dict[str, list[float]] = {name: [] for name in VARIANTS}
+    steps: list[float] = []
+    for number in range(1, repeats + 1):
+        trainers = {name: Trainer(loop, tool, root) for name, tool in tools.items()}
+        times, failures = take_turns(trainers, rounds, f"{loop:>6} {number}/{repeats}")
+        if failures:
+            raise SystemExit(f"{loop}: {failures}")
+        steps += times["bare"]
+        for name in VARIANTS:
+            ratios[name].append(ratio(times[name], times["bare"]))
+    return {**{name: median(each) for name, each in ratios.items()}, "step_ms": median(steps) * 1e3}
 
 
 def bytes_per_observation(root: Path) -> float:
@@ -90,7 +94,7 @@ def main() -> None:
     root = Path(tempfile.mkdtemp(prefix="backlight-bench-"))
     try:
         loops = arguments.loop or list(BUDGETS)
-        results = {loop: measure(loop, arguments.rounds, root) for loop in loops}
+        results = {loop: measure(loop, arguments.repeats, arguments.rounds, root) for loop in loops}
         show(results, bytes_per_observation(root))
     finally:
         shutil.rmtree(root)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import select
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from statistics import median
 
@@ -72,22 +72,15 @@ class Trainer:
             self._process.wait()
 
 
-Times = dict[str, list[float]]
-
-
 def take_turns(
     trainers: Mapping[str, Trainer],
     rounds: int,
     description: str,
     *,
     shortest_block: int = 10,
-    is_enough: Callable[[Times], bool] = lambda times: True,
-) -> tuple[Times, dict[str, str]]:
-    """The seconds of a step in each round, by name, and why any trainer failed.
-
-    Where that is not enough, there are more rounds, up to three times as many.
-    """
-    times: Times = {name: [] for name in trainers}
+) -> tuple[dict[str, list[float]], dict[str, str]]:
+    """The seconds of a step in each round, by name, and why any trainer failed."""
+    times: dict[str, list[float]] = {name: [] for name in trainers}
     failures: dict[str, str] = {}
     try:
         for name, trainer in trainers.items():
@@ -95,7 +88,7 @@ def take_turns(
                 trainer.warm_up(shortest_block)
             except ToolError as failure:
                 failures[name] = str(failure)
-        for number in track(_until(lambda: is_enough(times), rounds), description, total=rounds):
+        for number in track(range(rounds), description):
             for name in list(trainers)[:: 1 if number % 2 else -1]:
                 if name in failures:
                     continue
@@ -107,13 +100,6 @@ def take_turns(
         for trainer in trainers.values():
             trainer.close()
     return times, failures
-
-
-def _until(is_enough: Callable[[], bool], rounds: int) -> Iterator[int]:
-    for number in range(rounds * 3):
-        if number >= rounds and number % 2 == 0 and is_enough():
-            return
-        yield number
 
 
 def ratio(own: list[float], bare: list[float]) -> float:

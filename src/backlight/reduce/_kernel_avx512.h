@@ -7,6 +7,8 @@
 #ifdef HAS_AVX2
 #define AVX512 __attribute__((target("avx512f,avx512dq,avx512vl,fma,bmi2")))
 
+enum { AHEAD = 256 }; /* floats that are fetched before they are read: samples lie far apart */
+
 /* What is gathered of floats beside their sums and squares. */
 typedef struct {
     __m512d abs_a, abs_b;
@@ -86,6 +88,7 @@ AVX512 INLINE void see_positions(const float *x, int64_t stride, int64_t samples
     __m512d square_a = _mm512_loadu_pd(tile->square + i), square_b = _mm512_loadu_pd(tile->square + i + 8);
     for (int64_t s = 0; s < samples; s++, x += stride) {
         __m512d a = eight_at(x), b = eight_at(x + 8);
+        _mm_prefetch((const char *)(x + AHEAD), _MM_HINT_T0);
         see_sixteen(lanes, _mm512_loadu_ps(x), a, b);
         a = _mm512_sub_pd(a, first_a);
         b = _mm512_sub_pd(b, first_b);

@@ -11,7 +11,7 @@
 
 #include "_kernel_sketch.h"
 
-enum { TILE = 256, PANEL = 4, CACHED = 8 };
+enum { TILE = 512, PANEL = 4, CACHED = 4 };
 enum { NOT_DEAD = 1, NOT_CONSTANT = 2 };
 
 typedef struct {
