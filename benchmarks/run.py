@@ -86,9 +86,8 @@ def show(results: dict[str, dict[str, float]], bytes_each: float) -> None:
 def main() -> None:
     """Measure the loops that are asked for and print one table."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument(
-        "--rounds", type=int, default=12, help="blocks that each process trains, or more"
-    )
+    parser.add_argument("--repeats", type=int, default=5, help="how often all processes start")
+    parser.add_argument("--rounds", type=int, default=4, help="blocks of each process")
     parser.add_argument("--loop", choices=sorted(BUDGETS), action="append", help="only this loop")
     arguments = parser.parse_args()
     root = Path(tempfile.mkdtemp(prefix="backlight-bench-"))
