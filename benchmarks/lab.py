@@ -1,7 +1,7 @@
 """What the lab costs: an edit on a small network, and the flows of a large pair of layers.
 
 Each is measured twice: by the clock, and as the time that the processor worked, which a machine
-that others use too does not change. A limit is kept where either keeps it. On screen means: from
+that others use too does not change. The clock decides. On screen means: from
 the click to the frame that shows the last link, in Chromium.
 """
 
@@ -111,7 +111,7 @@ def on_screen() -> tuple[float, float]:
 
 
 def report(what: str, times: tuple[float, float], limit_ms: float) -> bool:
-    is_kept = min(times) <= limit_ms
+    is_kept = times[0] <= limit_ms
     print(f"| {what} | {times[0]:.0f} ms | {times[1]:.0f} ms | {limit_ms:.0f} ms |", flush=True)
     return is_kept
 
