@@ -75,11 +75,7 @@ static int add_jobs(Rows *r, Job *jobs, int64_t length) {
 /* ---------------------------------------------------------------- from arguments to rows */
 
 /* Threads are woken, and the interpreter is let go, only for what takes longer than that does. */
-static int is_long(const Job *jobs, int64_t length) {
-    int64_t count = 0;
-    for (int64_t i = 0; i < length; i++) count += jobs[i].tensor.count;
-    return count > LONG;
-}
+static int is_long(const Job *jobs, int64_t length) { return elements_in(jobs, length) > LONG; }
 
 static int run_jobs(Rows *rows, Job *jobs, int64_t length) {
     Crew crew;
@@ -321,7 +317,7 @@ static int widest_lanes(void) {
     if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("fma") || !__builtin_cpu_supports("bmi2"))
         return PLAIN_LANES;
     /* Processors before those with VBMI2 become slower altogether where they work on wide vectors. */
-    return __builtin_cpu_supports("avx512vbmi2") && __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl")
+    return __builtin_cpu_supports("avx512vbmi2") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl")
                ? AVX512_LANES
                : AVX2_LANES;
 #else
@@ -335,7 +331,8 @@ static int choose_lanes(int most) {
     has_avx2 = lanes >= AVX2_LANES;
     look32 = lanes >= AVX512_LANES ? look32_avx512 : has_avx2 ? look32_avx2 : look32_plain;
     look64 = has_avx2 ? look64_avx2 : look64_plain;
-    see_samples = lanes >= AVX512_LANES ? see_avx512 : has_avx2 ? see_avx2 : see_plain;
+    see_columns = lanes >= AVX512_LANES ? columns_avx512 : NULL;
+    see_samples = has_avx2 ? see_avx2 : see_plain;
 #endif
     return lanes >= AVX512_LANES ? AVX512_LANES : lanes >= AVX2_LANES ? AVX2_LANES : PLAIN_LANES;
 }

@@ -5,9 +5,11 @@
 #include "_kernel_units.h"
 
 #ifdef HAS_AVX2
-#define AVX512 __attribute__((target("avx512f,avx512dq,avx512vl,fma,bmi2")))
+#define AVX512 __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,fma,bmi2")))
 
-enum { AHEAD = 256 }; /* floats that are fetched before they are read: samples lie far apart */
+/* How many floats are fetched before they are read: along a tensor, and of samples that lie far apart, where
+ * too many would drive each other out of the cache. */
+enum { AHEAD = 512, SHORTLY = 32 };
 
 /* What is gathered of floats beside their sums and squares. */
 typedef struct {
@@ -63,6 +65,7 @@ AVX512 static Look look32_avx512(const float *x, int n, Sketch32 *sketch) {
     __m512d sum_a = _mm512_setzero_pd(), sum_b = sum_a, square_a = sum_a, square_b = sum_a;
     int i = 0;
     for (; i + 16 <= n; i += 16) {
+        _mm_prefetch((const char *)(x + i + AHEAD), _MM_HINT_T0);
         __m512d a = eight_at(x + i), b = eight_at(x + i + 8);
         see_sixteen(&lanes, _mm512_loadu_ps(x + i), a, b);
         a = _mm512_sub_pd(a, first);
@@ -80,44 +83,69 @@ AVX512 static Look look32_avx512(const float *x, int n, Sketch32 *sketch) {
     return look;
 }
 
-/* Sixteen positions of some samples; all sums stay in registers meanwhile. */
-AVX512 INLINE void see_positions(const float *x, int64_t stride, int64_t samples, Tile32 *tile, int i, Lanes512 *lanes,
-                                 Sketch32 *sketch) {
-    const __m512d first_a = eight_at(tile->first + i), first_b = eight_at(tile->first + i + 8);
-    __m512d sum_a = _mm512_loadu_pd(tile->sum + i), sum_b = _mm512_loadu_pd(tile->sum + i + 8);
-    __m512d square_a = _mm512_loadu_pd(tile->square + i), square_b = _mm512_loadu_pd(tile->square + i + 8);
-    for (int64_t s = 0; s < samples; s++, x += stride) {
-        __m512d a = eight_at(x), b = eight_at(x + 8);
-        _mm_prefetch((const char *)(x + AHEAD), _MM_HINT_T0);
-        see_sixteen(lanes, _mm512_loadu_ps(x), a, b);
-        a = _mm512_sub_pd(a, first_a);
-        b = _mm512_sub_pd(b, first_b);
-        sum_a = _mm512_add_pd(sum_a, a);
-        sum_b = _mm512_add_pd(sum_b, b);
-        square_a = _mm512_fmadd_pd(a, a, square_a);
-        square_b = _mm512_fmadd_pd(b, b, square_b);
-        count_sixteen(x, sketch);
-    }
-    _mm512_storeu_pd(tile->sum + i, sum_a);
-    _mm512_storeu_pd(tile->sum + i + 8, sum_b);
-    _mm512_storeu_pd(tile->square + i, square_a);
-    _mm512_storeu_pd(tile->square + i + 8, square_b);
+/* Half of the columns: what is summed of them, and what that says. */
+typedef struct {
+    __m512d first, sum, square;
+} Half;
+
+AVX512 INLINE void add_half(Half *h, __m512d value) {
+    __m512d d = _mm512_sub_pd(value, h->first);
+    h->sum = _mm512_add_pd(h->sum, d);
+    h->square = _mm512_fmadd_pd(d, d, h->square);
 }
 
-/* A few samples at a time: the processor fetches ahead along no more than some. */
-AVX512 static void see_avx512(const float *x, int64_t stride, int64_t samples, int n, Tile32 *tile, Look *look,
-                              Sketch32 *sketch) {
+typedef struct {
+    __m512d base, share, mean, mean_square, deviation, spread;
+    int64_t known;
+} Sums512;
+
+AVX512 INLINE void note_half(const Half *h, Sums512 *sums) {
+    __m512d mean = _mm512_fmadd_pd(h->sum, sums->share, _mm512_sub_pd(h->first, sums->base));
+    __m512d deviation = _mm512_fnmadd_pd(h->sum, _mm512_mul_pd(h->sum, sums->share), h->square);
+    __mmask8 known = _mm512_cmp_pd_mask(deviation, _mm512_set1_pd(1.7976931348623157e308), _CMP_LE_OQ);
+    __mmask8 some = _mm512_mask_cmp_pd_mask(known, deviation, _mm512_setzero_pd(), _CMP_GT_OQ);
+    sums->mean = _mm512_add_pd(sums->mean, mean);
+    sums->mean_square = _mm512_fmadd_pd(mean, mean, sums->mean_square);
+    sums->deviation = _mm512_add_pd(sums->deviation, deviation);
+    sums->spread = _mm512_add_pd(sums->spread, _mm512_maskz_sqrt_pd(some, _mm512_mul_pd(deviation, sums->share)));
+    sums->known += __builtin_popcount(known);
+}
+
+AVX512 INLINE __mmask16 both_halves(__mmask8 a, __mmask8 b) { return (__mmask16)(a | b << 8); }
+
+/* Sixteen positions over all samples; nothing of them goes through memory. */
+AVX512 static int columns_avx512(const float *x, int64_t stride, int64_t samples, int n, TileSums *sums, Look *look,
+                                 Sketch32 *sketch, uint8_t *flag) {
+    const __m512d none = _mm512_setzero_pd();
     Lanes512 lanes = start_lanes512();
-    int whole = n / 16 * 16;
-    for (int64_t s = 0; s < samples; s += CACHED) {
-        int64_t few = samples - s < CACHED ? samples - s : CACHED;
-        for (int i = 0; i < whole; i += 16) see_positions(x + s * stride + i, stride, few, tile, i, &lanes, sketch);
+    Sums512 all = {_mm512_set1_pd((double)x[0]), _mm512_set1_pd(1.0 / (double)samples), none, none, none, none, 0};
+    __mmask16 unknown = 0;
+    for (int i = 0; i < n; i += ABREAST) {
+        const float *at = x + i;
+        Half a = {eight_at(at), none, none}, b = {eight_at(at + 8), none, none};
+        __mmask16 filled = _mm512_cmp_ps_mask(_mm512_loadu_ps(at), _mm512_setzero_ps(), _CMP_NEQ_UQ);
+        for (int64_t s = 0; s < samples; s++, at += stride) {
+            __m512d low = eight_at(at), high = eight_at(at + 8);
+            _mm_prefetch((const char *)(at + SHORTLY), _MM_HINT_T0);
+            see_sixteen(&lanes, _mm512_loadu_ps(at), low, high);
+            add_half(&a, low);
+            add_half(&b, high);
+            count_sixteen(at, sketch);
+        }
+        note_half(&a, &all);
+        note_half(&b, &all);
+        __mmask16 differs = both_halves(_mm512_cmp_pd_mask(a.square, none, _CMP_NEQ_UQ), _mm512_cmp_pd_mask(b.square, none, _CMP_NEQ_UQ));
+        __mmask16 lost = both_halves(_mm512_cmp_pd_mask(a.square, none, _CMP_UNORD_Q), _mm512_cmp_pd_mask(b.square, none, _CMP_UNORD_Q));
+        __m128i flags = _mm_maskz_set1_epi8((__mmask16)(differs | filled), NOT_DEAD);
+        flags = _mm_or_si128(flags, _mm_maskz_set1_epi8(differs, NOT_CONSTANT));
+        flags = _mm_or_si128(flags, _mm_maskz_set1_epi8(lost, UNKNOWN));
+        _mm_storeu_si128((__m128i *)(void *)(flag + i), flags);
+        unknown |= lost;
     }
     end_lanes512(&lanes, look);
-    for (int64_t s = 0; s < samples && whole < n; s++) {
-        look32_on(x + s * stride + whole, n - whole, look, sketch);
-        add_sample32(x + s * stride, whole, n, tile);
-    }
+    *sums = (TileSums){(double)x[0], _mm512_reduce_add_pd(all.mean), _mm512_reduce_add_pd(all.mean_square),
+                       _mm512_reduce_add_pd(all.deviation), _mm512_reduce_add_pd(all.spread), all.known};
+    return unknown != 0;
 }
 #endif
 

@@ -14,7 +14,7 @@
 #include "_kernel_pairs.h"
 #include "_kernel_units.h"
 
-enum { CHUNK = 1 << 14, LONG = 1 << 15, FEW = 8, MAX_WORKERS = 64 };
+enum { CHUNK = 1 << 14, LONG = 1 << 15, LARGE = 1 << 21, FEW = 8, MAX_WORKERS = 64 };
 
 typedef struct {
     int64_t count, zeros, nans, infs;
@@ -44,6 +44,7 @@ typedef struct {
     Tensor ordered; /* the same elements in the order of memory */
     int unit_dim;
     char *copy; /* where the elements go too, in the order of memory, or NULL */
+    int is_streamed;
     Units units;
     Row row;
     Part *parts;
@@ -57,10 +58,28 @@ static int64_t chunk_end(const Tensor *t, int64_t chunk) {
     return (chunk + 1) * CHUNK < t->count ? (chunk + 1) * CHUNK : t->count;
 }
 
+#ifdef HAS_AVX2
+/* Past the caches, which a large copy would only empty. */
+AVX2 static void stream(char *to, const char *from, size_t bytes) {
+    for (; bytes >= 32; bytes -= 32, to += 32, from += 32)
+        _mm256_stream_si256((__m256i *)(void *)to, _mm256_loadu_si256((const __m256i *)(const void *)from));
+    memcpy(to, from, bytes);
+    _mm_sfence();
+}
+#endif
+
 /* While they are in the cache. */
 static void keep_block(const Job *job, int64_t at, int n) {
     int64_t size = DTYPE_BYTES[job->tensor.dtype];
-    memcpy(job->copy + at * size, (const char *)job->ordered.data + at * size, (size_t)(n * size));
+    char *to = job->copy + at * size;
+    const char *from = (const char *)job->ordered.data + at * size;
+#ifdef HAS_AVX2
+    if (job->is_streamed && (uintptr_t)to % 32 == 0) {
+        stream(to, from, (size_t)(n * size));
+        return;
+    }
+#endif
+    memcpy(to, from, (size_t)(n * size));
 }
 
 static void do_narrow(const Job *job, int64_t chunk, Part *part) {
@@ -301,9 +320,16 @@ typedef struct {
     Part few_parts[FEW];
 } Crew;
 
+static int64_t elements_in(const Job *jobs, int64_t length) {
+    int64_t count = 0;
+    for (int64_t i = 0; i < length; i++) count += jobs[i].tensor.count;
+    return count;
+}
+
 static int64_t parts_of(int64_t whole, int64_t part) { return whole > part ? (whole + part - 1) / part : 1; }
 
-static int prepare_job(Job *job) {
+static int prepare_job(Job *job, int is_streamed) {
+    job->is_streamed = is_streamed;
     job->ordered = job->tensor;
     order_dims(&job->ordered);
     join_dims(&job->ordered);
@@ -319,13 +345,14 @@ static int prepare_job(Job *job) {
 
 static int prepare_tasks(Crew *crew, Job *jobs, int64_t length) {
     int64_t tasks = 0;
+    int is_streamed = has_avx2 && elements_in(jobs, length) > LARGE;
     crew->jobs = jobs;
     crew->length = length;
     crew->threads = 0;
     crew->queue = (Queue){.tasks = crew->few_tasks, .workers = crew->workers};
     crew->parts = crew->few_parts;
     for (Job *job = jobs; job < jobs + length; job++) {
-        if (prepare_job(job)) return -1;
+        if (prepare_job(job, is_streamed)) return -1;
         tasks += job->chunks + job->tiles;
     }
     if (tasks > FEW) {

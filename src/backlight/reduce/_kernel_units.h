@@ -12,7 +12,8 @@
 #include "_kernel_sketch.h"
 
 enum { TILE = 512, PANEL = 4, CACHED = 4 };
-enum { NOT_DEAD = 1, NOT_CONSTANT = 2 };
+enum { NOT_DEAD = 1, NOT_CONSTANT = 2, UNKNOWN = 4 }; /* flags of positions and of units */
+enum { ABREAST = 16 };     /* positions that are seen together */
 
 typedef struct {
     Tensor tensor;     /* samples first, then positions */
@@ -143,21 +144,43 @@ INLINE void note_spread(double *deviation, int n, double share, Spread *spread) 
     spread->count += count;
 }
 
-/* The moments and the spread of a tile; the moments are to be used if all its elements are finite. */
-CLONES static void note_tile(const Tile32 *tile, int n, double samples, Moments *m, Spread *spread) {
-    double deviation[TILE], mean[TILE], square[TILE], share = 1.0 / samples, base = tile->first[0];
+/* Sums over the positions of a tile, from which its moments and its spread follow. */
+typedef struct {
+    double base; /* one of the elements: means are less this */
+    double mean, mean_square, deviation, spread;
+    int64_t known; /* positions whose spread is finite */
+} TileSums;
+
+CLONES static void sum_tile(const Tile32 *tile, int n, double samples, TileSums *sums) {
+    double deviation[TILE], mean[TILE], square[TILE], share = 1.0 / samples;
+    Spread spread = {0.0, 0};
+    sums->base = tile->first[0];
     for (int i = 0; i < n; i++) {
-        mean[i] = ((double)tile->first[i] - base) + tile->sum[i] * share;
+        mean[i] = ((double)tile->first[i] - sums->base) + tile->sum[i] * share;
         square[i] = mean[i] * mean[i];
         deviation[i] = tile->square[i] - tile->sum[i] * (tile->sum[i] * share);
     }
-    double total = sum_values(mean, n);
-    m->finite = (int64_t)n * (int64_t)samples;
-    m->mean = base + total / n;
-    m->m2 = sum_values(deviation, n) + samples * (sum_values(square, n) - total * (total / n));
-    if (m->m2 < 0) m->m2 = 0;
-    note_spread(deviation, n, share, spread);
+    sums->mean = sum_values(mean, n);
+    sums->mean_square = sum_values(square, n);
+    sums->deviation = sum_values(deviation, n);
+    note_spread(deviation, n, share, &spread);
+    sums->spread = spread.sum;
+    sums->known = spread.count;
 }
+
+/* The moments are to be used if all elements of the tile are finite. */
+static void note_sums(const TileSums *sums, int n, double samples, Moments *m, Spread *spread) {
+    m->finite = (int64_t)n * (int64_t)samples;
+    m->mean = sums->base + sums->mean / n;
+    m->m2 = sums->deviation + samples * (sums->mean_square - sums->mean * (sums->mean / n));
+    if (m->m2 < 0) m->m2 = 0;
+    spread->sum += sums->spread;
+    spread->count += sums->known;
+}
+
+/* Does all of a tile at once where the processor can: sums, look, sketch and flags; returns whether a flag
+ * says UNKNOWN. */
+static int (*see_columns)(const float *, int64_t, int64_t, int, TileSums *, Look *, Sketch32 *, uint8_t *);
 
 CLONES static void note_wide_spread(const Tile64 *tile, int n, double samples, Spread *spread) {
     double deviation[TILE], share = 1.0 / samples;
@@ -178,18 +201,18 @@ static int differs_at(const Units *u, int64_t position) {
     return 0;
 }
 
-static void find_unknown(const Units *u, int64_t at, int n, const double *square, uint8_t *flag) {
+static void find_unknown(const Units *u, int64_t at, int n, uint8_t *flag) {
     for (int i = 0; i < n; i++)
-        if (isnan(square[i])) flag[i] = NOT_DEAD | (differs_at(u, at + i) ? NOT_CONSTANT : 0);
+        if (flag[i] & UNKNOWN) flag[i] = NOT_DEAD | (differs_at(u, at + i) ? NOT_CONSTANT : 0);
 }
 
 /* A unit is dead where the first sample is 0 and no other differs. */
 CLONES static int find_flags32(const Tile32 *tile, int n, uint8_t *flag) {
     int has_unknown = 0;
     for (int i = 0; i < n; i++) {
-        int differs = tile->square[i] != 0.0;
-        flag[i] = (uint8_t)((differs | (tile->first[i] != 0.0f)) * NOT_DEAD | differs * NOT_CONSTANT);
-        has_unknown |= tile->square[i] != tile->square[i];
+        int differs = tile->square[i] != 0.0, is_unknown = tile->square[i] != tile->square[i];
+        flag[i] = (uint8_t)((differs | (tile->first[i] != 0.0f)) * NOT_DEAD | differs * NOT_CONSTANT | is_unknown * UNKNOWN);
+        has_unknown |= is_unknown;
     }
     return has_unknown;
 }
@@ -200,8 +223,9 @@ CLONES static int find_flags64(const Tile64 *tile, int n, uint8_t *flag) {
     for (int i = 0; i < n; i++) {
         int is_zero = tile->first[i] == 0.0;
         int differs = (is_zero ? tile->differed[i] << 1 : tile->differed[i]) != 0;
-        flag[i] = (uint8_t)((differs | !is_zero) * NOT_DEAD | differs * NOT_CONSTANT);
-        has_unknown |= tile->square[i] != tile->square[i];
+        int is_unknown = tile->square[i] != tile->square[i];
+        flag[i] = (uint8_t)((differs | !is_zero) * NOT_DEAD | differs * NOT_CONSTANT | is_unknown * UNKNOWN);
+        has_unknown |= is_unknown;
     }
     return has_unknown;
 }
@@ -254,31 +278,36 @@ static void note_finite_rows(const Units *u, int64_t at, int n, Moments *total) 
     }
 }
 
-static void see_tile(const Units *u, int64_t at, int n, Tile32 *tile, Look *look, Sketch32 *sketch) {
+/* Position by position, through memory for a few samples at a time. */
+static int see_tile(const Units *u, int64_t at, int n, TileSums *sums, Look *look, Sketch32 *sketch, uint8_t *flag) {
+    Tile32 tile;
     float room[PANEL][TILE];
     const float *first = elements(&u->tensor, at, n, room[0]);
-    memcpy(tile->first, first, (size_t)n * sizeof *first);
-    memset(tile->sum, 0, (size_t)n * sizeof *tile->sum);
-    memset(tile->square, 0, (size_t)n * sizeof *tile->square);
-    if (first != room[0]) {
-        see_samples(first, u->positions, u->samples, n, tile, look, sketch);
-        return;
-    }
-    for (int64_t s = 0; s < u->samples; s += PANEL) {
+    memcpy(tile.first, first, (size_t)n * sizeof *first);
+    memset(tile.sum, 0, (size_t)n * sizeof *tile.sum);
+    memset(tile.square, 0, (size_t)n * sizeof *tile.square);
+    if (first != room[0]) see_samples(first, u->positions, u->samples, n, &tile, look, sketch);
+    for (int64_t s = 0; first == room[0] && s < u->samples; s += PANEL) {
         int count = u->samples - s < PANEL ? (int)(u->samples - s) : PANEL;
         for (int r = 0; r < count; r++) copy_elements(&u->tensor, u->tensor.data, (s + r) * u->positions + at, n, room[r]);
-        see_samples(room[0], TILE, count, n, tile, look, sketch);
+        see_samples(room[0], TILE, count, n, &tile, look, sketch);
     }
+    sum_tile(&tile, n, (double)u->samples, sums);
+    return find_flags32(&tile, n, flag);
 }
 
 /* Moments, sketch and units of some positions of a narrow tensor. */
 static void narrow_tile(const Units *u, int64_t at, int n, Moments *total, Sketch32 *sketch, Spread *spread) {
-    Tile32 tile;
     Moments m = {0};
     Look look = NOTHING_SEEN;
+    TileSums sums;
     uint8_t flag[TILE];
-    see_tile(u, at, n, &tile, &look, sketch);
-    note_tile(&tile, n, (double)u->samples, &m, spread);
+    const Tensor *t = &u->tensor;
+    const char *from = t->data + at * DTYPE_BYTES[t->dtype];
+    int is_simple = see_columns && n % ABREAST == 0 && t->dtype == FLOAT32 && t->is_dense && is_aligned(from, FLOAT32);
+    int has_unknown = is_simple ? see_columns((const float *)(const void *)from, u->positions, u->samples, n, &sums, &look, sketch, flag)
+                                : see_tile(u, at, n, &sums, &look, sketch, flag);
+    note_sums(&sums, n, (double)u->samples, &m, spread);
     m.abs_sum = look.abs_sum;
     m.min = look.low;
     m.max = look.high;
@@ -289,7 +318,7 @@ static void narrow_tile(const Units *u, int64_t at, int n, Moments *total, Sketc
     m.zeros = look.zeros;
     note_range32(&look, &m, &sketch->range);
     merge_moments(total, &m);
-    if (find_flags32(&tile, n, flag)) find_unknown(u, at, n, tile.square, flag);
+    if (has_unknown) find_unknown(u, at, n, flag);
     note_flags(u, at, n, flag);
 }
 
@@ -302,7 +331,7 @@ static void wide_tile(const Units *u, int64_t at, int n, Spread *spread) {
     memcpy(tile.first, elements(&u->tensor, at, n, room), (size_t)n * sizeof *room);
     for (int64_t s = 0; s < u->samples; s++) add_sample64(elements(&u->tensor, s * u->positions + at, n, room), n, &tile);
     note_wide_spread(&tile, n, (double)u->samples, spread);
-    if (find_flags64(&tile, n, flag)) find_unknown(u, at, n, tile.square, flag);
+    if (find_flags64(&tile, n, flag)) find_unknown(u, at, n, flag);
     note_flags(u, at, n, flag);
 }
 
