@@ -243,6 +243,36 @@ def test_finish_removes_every_hook_and_may_be_called_again(root):
     assert read(run.path, "stats") == written
 
 
+def test_a_step_that_is_not_recorded_finds_parameters_as_they_were(root):
+    model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 1, bias=False))
+    early, late, plain = model.parameters()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    seen: list[torch.Tensor] = []
+    early.register_hook(seen.append)
+    with backlight.watch(model, optimizer, root=root, every=2):
+        for step in range(4):
+            loss = model(torch.ones(1, 2)).sum()
+            assert len(plain._backward_hooks or ()) == (step % 2 == 0)
+            if step == 2:
+                late.register_hook(seen.append)
+            loss.backward()
+            optimizer.step()
+            assert plain._backward_hooks is None or step % 2 == 1
+    assert len(seen) == 4 + 2
+    assert len(early._backward_hooks) == len(late._backward_hooks) == 1
+    assert plain._backward_hooks is None
+
+
+def test_writing_counts_as_recording(root):
+    problem = models.mlp()
+    with backlight.watch(problem.model, problem.optimizer, root=root, every=1) as run:
+        models.train(problem, 8)
+    secs = [row["recording_secs"] for row in read(run.path, "steps")]
+    told = json.loads((run.path / "run.json").read_text())["recorder"]
+    assert told["recording_secs"] == pytest.approx(sum(secs), abs=1e-4)
+    assert told["recording_secs"] > told["writing_secs"] * 7 / 8 > 0
+
+
 class ReturnsItsWeight(nn.Module):
     def __init__(self) -> None:
         super().__init__()

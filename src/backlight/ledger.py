@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 
 from backlight.alarm import Alarm, Happening
@@ -11,6 +12,8 @@ from backlight.errors import BacklightError, Guard
 from backlight.journal import Journal
 from backlight.schedule import Schedule
 from backlight.store.values import StepValues
+
+_perf = time.perf_counter
 
 
 class Ledger:
@@ -28,6 +31,7 @@ class Ledger:
         self.box = BlackBox(blackbox)
         self.anomalies: list[WatchedAnomaly] = []
         self.logged: dict[str, float] = {}  # the last value of each name
+        self.writing_secs = 0.0  # what the last captured step took after its row was made
         self._alarm = Alarm()
         self._journal = journal
         self._schedule = schedule
@@ -56,6 +60,7 @@ class Ledger:
         The schedule does not count `once_secs`, the part of recording that does not come again.
         `where` tells more of where a row, by its order, has a value that is not finite.
         """
+        started = _perf()
         row, has_stats = record.row, record.stats is not None
         recording_secs = row["recording_secs"] - once_secs if has_stats else 0.0
         self._schedule.learn(row["kind"], row["duration_secs"] - once_secs, recording_secs)
@@ -71,6 +76,8 @@ class Ledger:
             if anomaly.happens(row, record.stats, self.logged):
                 text = f"{anomaly.name}: {anomaly.expression.text}"
                 self.happened(row["step"], Happening("anomaly", text))
+        if has_stats:
+            self.writing_secs = _perf() - started
 
     def loss(self, step: int, value: float) -> None:
         """A loss is logged: it may be a spike."""

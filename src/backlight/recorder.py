@@ -225,6 +225,7 @@ class Recorder:
         self._iterations = self._passes = 0
         self._optimizers.begin()
         self._modules.restart_calls()
+        self._modules.hooks_secs = 0.0
         self._started, self._started_at = _perf(), time.time()
         with self._guard("beginning a step"):
             self._journal.send_if_due()
@@ -392,8 +393,11 @@ class Recorder:
     ) -> None:
         """Say what the step was, and let the ledger decide what becomes of it."""
         is_kept, reason = decision or (self._reason is not None, self._reason or "")
-        recording_secs = self._observer.recording_secs + _perf() - started
-        duration_secs = _perf() - self._started
+        # A captured step is yet to be written, which takes about as long as the last one did.
+        writing_secs = self._ledger.writing_secs if record.stats is not None else 0.0
+        recording_secs = self._observer.recording_secs + self._modules.hooks_secs
+        recording_secs += _perf() - started + writing_secs
+        duration_secs = _perf() - self._started + writing_secs
         record.row = {
             "step": self._step,
             "kind": self._kind,
@@ -422,6 +426,7 @@ class Recorder:
             return self._is_open
         if not self._is_open and torch.is_grad_enabled():
             self._open_step()
+            self._observer.recording_secs = 0.0  # the hook that is under way counts it
         if self._is_open and self._observer.has_backward:
             self._begin_part()
         return self._is_open

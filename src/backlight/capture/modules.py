@@ -10,6 +10,7 @@ it compiles, and keeps them.
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from threading import get_ident
@@ -27,6 +28,7 @@ from backlight.capture.names import ModelNames, is_compiled, unwrap
 from backlight.capture.trees import inputs_in, outputs_in
 
 _graph_task = torch._C._current_graph_task_id
+_perf = time.perf_counter
 
 MOST_CALLS: Final = 512
 """How many calls of a module are told apart in an iteration. Forward passes that no optimizer ends,
@@ -84,6 +86,7 @@ class ModuleCapture:
         self._takes_keywords: dict[str, bool] = {}
         self._is_listening = self._is_settled = False
         self._thread = get_ident()
+        self.hooks_secs = 0.0  # what the hooks took, until someone puts it back to 0
 
     @property
     def current_module(self) -> str:
@@ -139,6 +142,7 @@ class ModuleCapture:
             _global_forward_hooks_with_kwargs.pop(handle.id, None)
 
     def _before_call(self, module: nn.Module, args: Any) -> None:
+        started = _perf()
         try:
             # First, because tracers put their own tensors into the model for a while.
             if get_ident() != self._thread or is_symbolic():
@@ -162,6 +166,7 @@ class ModuleCapture:
                 self._listener.on_input(call, place, tensor)
         except Exception as error:
             self._listener.on_fault("entering a module", error)
+        self.hooks_secs += _perf() - started
 
     def _look_for_compiled(self, module: nn.Module) -> None:
         if not self._is_settled and is_compiled(module) and self.names.has(unwrap(module)):
@@ -180,6 +185,7 @@ class ModuleCapture:
         return _call(self._known, found, number if number <= MOST_CALLS else 0)
 
     def _after_call(self, module: nn.Module, args: Any, *rest: Any) -> None:
+        started = _perf()
         # After an exception torch leaves the keywords out, and there is no output.
         keywords, output = rest if len(rest) == 2 else ({}, None)
         try:
@@ -193,6 +199,7 @@ class ModuleCapture:
             self._listener.on_leave(call)
         except Exception as error:
             self._listener.on_fault(f"reading the output of {type(module).__name__}", error)
+        self.hooks_secs += _perf() - started
 
     def _learn_keywords(self, call: Call, keywords: Any) -> None:
         """Read keywords after the call, and from now on look them up before it.

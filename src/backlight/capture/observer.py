@@ -136,13 +136,11 @@ class Observer:
         """A module's call is given a tensor (`input`), or has returned one (`output`)."""
         if call.number == 0 or not self._is_open:
             return
-        started = _perf()
         site, dims, units = call.places.get(place, _UNKNOWN)
         if dims != tensor.dim():
             site, dims, units = self._learn(tensor_class, call, place, tensor)
         if site >= 0:
             self._see(tensor, site, tensor_class, units, is_recomputed=call.is_recomputed)
-        self.recording_secs += _perf() - started
 
     def _learn(
         self, tensor_class: str, call: Call, place: str, tensor: torch.Tensor

@@ -39,6 +39,7 @@ class _Place:
     last: State | None = None  # as it was when it was last read
     states: dict[str, int] = field(default_factory=dict)
     hook: Any = None
+    is_first_hook: bool = False  # nobody had put one on the parameter before
 
     def note_made(self, grad: torch.Tensor) -> None:
         """Autograd has made a gradient of a parameter; of several, none is what is applied."""
@@ -97,6 +98,7 @@ class OwnedCapture:
         if parameter is None or is_lazy(parameter):
             self.waiting.append(place)
         elif parameter.requires_grad and has_values(parameter):
+            place.is_first_hook = parameter._backward_hooks is None
             place.hook = parameter.register_hook(partial(self._on_grad, place))
 
     def hook_late(self) -> None:
@@ -253,6 +255,13 @@ class OwnedCapture:
 
 
 def _unhook(place: _Place | None) -> None:
-    if place is not None and place.hook is not None:
-        place.hook.remove()
-        place.hook = None
+    if place is None or place.hook is None:
+        return
+    hooks, parameter = place.hook.hooks_dict_ref(), place.owned.tensor()
+    place.hook.remove()
+    place.hook = None
+    if hooks or parameter is None or not place.is_first_hook:
+        return
+    if parameter._backward_hooks is hooks:
+        # As it was before: autograd would look at each gradient whether there is a hook to call.
+        parameter._backward_hooks = None

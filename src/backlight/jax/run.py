@@ -157,8 +157,9 @@ class JaxRun(TakesStatistics):
                 waited = _perf()
                 record.stats = recorded.program.plan.to_batch(words, pending.step)
                 self._introduce(recorded)
-                pending.host_secs += _perf() - waited
-            record.row = self._row(pending, record, _perf() - pending.started)
+                pending.host_secs += _perf() - waited + self._ledger.writing_secs
+            writing_secs = 0.0 if recorded is None else self._ledger.writing_secs
+            record.row = self._row(pending, record, _perf() - pending.started + writing_secs)
             once = 0.0 if recorded is None else recorded.compile_secs
             self._ledger.settle(record, once_secs=once, where=where)
 
