@@ -1,14 +1,15 @@
 """How much slower a small GPT in Flax trains while it is recorded.
 
-Bare training, bare training again as a control, and training recorded at every step, at every 10th
-and never take turns in blocks of steps; a ratio is the median over rounds of a block's time divided
-by that of the bare one in the same round. It is told twice: by the clock, and by the time of all
-processors, which other programs on the machine hardly change.
+One training goes on in blocks of steps that take turns, in an order that changes: bare, bare again
+as a control, and recorded at every step, at every 10th and never. A ratio is the median over rounds
+of a block's time divided by that of the bare one in the same round. It is told twice: by the clock,
+and by the time of all processors, which other programs on the machine hardly change.
 """
 
 from __future__ import annotations
 
 import argparse
+import random
 import shutil
 import tempfile
 import time
@@ -61,20 +62,25 @@ def train(state: TrainState, tokens: Any) -> Any:
 
 
 class Loop:
-    """A training that goes on block by block."""
+    """A training that goes on block by block.
 
-    def __init__(self, step: Callable[..., Any]) -> None:
-        self._step = step
+    It is one for all: each would keep the memory that it happened to get, which alone makes one of
+    them slower than another by more than what is to be measured.
+    """
+
+    def __init__(self) -> None:
         self.tokens = jax.random.randint(jax.random.key(0), (BATCH, LENGTH), 0, WORDS)
         model = Gpt()
         params = jax.jit(model.init)(jax.random.key(1), self.tokens)["params"]
         self._state = TrainState.create(apply_fn=model.apply, params=params, tx=optax.adam(1e-3))
 
-    def train(self, steps: int) -> tuple[float, float]:
+    def train(self, step: Callable[..., Any], steps: int) -> tuple[float, float]:
         """Seconds of a step, by the clock and of all processors."""
+        self._state, loss = step(self._state, self.tokens)
+        loss.block_until_ready()  # what the block before it left behind is over
         started = time.perf_counter(), time.process_time()
         for _ in range(steps):
-            self._state, loss = self._step(self._state, self.tokens)
+            self._state, loss = step(self._state, self.tokens)
         loss.block_until_ready()
         ended = time.perf_counter(), time.process_time()
         return (ended[0] - started[0]) / steps, (ended[1] - started[1]) / steps
@@ -86,16 +92,20 @@ Times = dict[str, list[tuple[float, float]]]
 def measure(rounds: int, steps: int, root: Path) -> tuple[Times, float, float]:
     """The seconds of a step by variant and round; and what compiling took, bare and recorded."""
     runs = {n: backlight.jax.watch(root=root, every=e, name=n) for n, e in VARIANTS.items() if e}
-    loops = {"bare": Loop(train)}
-    loops |= {name: Loop(runs[name].wrap(train) if name in runs else train) for name in VARIANTS}
-    bare_secs, _ = loops["bare"].train(1)
-    for loop in loops.values():
-        loop.train(11)
+    tools = {"bare": train}
+    tools |= {name: runs[name].wrap(train) if name in runs else train for name in VARIANTS}
+    loop, started = Loop(), time.perf_counter()
+    loop.train(train, 1)
+    bare_secs = time.perf_counter() - started
+    for tool in tools.values():
+        loop.train(tool, 11)
     compile_secs = runs["every step"]._programs.compile_secs
-    times: Times = {name: [] for name in loops}
-    for number in range(rounds):
-        for name in list(loops)[:: 1 if number % 2 else -1]:
-            times[name].append(loops[name].train(steps))
+    times: Times = {name: [] for name in tools}
+    order, shuffle = list(tools), random.Random(0).shuffle
+    for _ in range(rounds):
+        shuffle(order)
+        for name in order:
+            times[name].append(loop.train(tools[name], steps))
     for run in runs.values():
         run.finish()
     return times, bare_secs, compile_secs
@@ -104,7 +114,7 @@ def measure(rounds: int, steps: int, root: Path) -> tuple[Times, float, float]:
 def main() -> None:
     """Measure, and print one table."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rounds", type=int, default=9, help="blocks of each variant")
+    parser.add_argument("--rounds", type=int, default=15, help="blocks of each variant")
     parser.add_argument("--steps", type=int, default=20, help="steps of a block")
     arguments = parser.parse_args()
     root = Path(tempfile.mkdtemp(prefix="backlight-bench-"))

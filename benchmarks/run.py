@@ -1,23 +1,34 @@
 """How much slower training is while it is recorded.
 
-For each loop, five processes take turns: bare training, bare training again as a control, and
-training recorded at every step, at every 10th, and never. Blocks of steps alternate, so that what
-else the machine does hits all of them alike; a ratio is the median over rounds of a process's
-time divided by that of the bare process in the same round, and of that the median over several
-starts. Where the control is off by more than 2%, the machine is too busy to tell.
+One training goes on in blocks of steps that take turns, in an order that changes: bare, bare again
+as a control, and recorded at every step, at every 10th, and never. A ratio is the median over
+rounds of a block's time divided by that of the bare block in the same round. Where the control is off by
+more than 2%, the machine is too busy to tell.
+
+It is one training for all of them, because each would keep the memory that it happened to get, which
+alone makes it faster or slower by more than what is to be measured; the model is made anew a few
+times. A block is timed after a warm-up that ends where the first steps of a run do, which are
+followed more closely: what is measured are the steps of which a long run has most.
 """
 
 from __future__ import annotations
 
 import argparse
+import random
 import shutil
 import tempfile
+import time
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
+import torch
+from loops import LOOPS
 from rich.console import Console
+from rich.progress import track
 from rich.table import Table
-from trainer import Trainer, ratio, take_turns
+from tools import watch
+from trainer import ratio
 
 NOISE = 0.02
 VARIANTS = {
@@ -33,24 +44,41 @@ BUDGETS = {
 }
 
 
-def measure(loop: str, repeats: int, rounds: int, root: Path) -> dict[str, float]:
-    """The ratios of one loop, and `step_ms`, the bare step's milliseconds.
+@dataclass(frozen=True)
+class Plan:
+    """How many steps of a block warm up, how many are timed, and how often all take turns."""
 
-    A process keeps the memory that it happened to get, which makes it faster or slower for good by
-    more than what is to be measured. So all are started anew several times.
-    """
+    warm_up: int
+    timed: int
+    rounds: int
+
+
+# The graph is followed at the 1st, 2nd, 3rd, 5th, 9th, 17th, … recorded step: no timed one is such,
+# and of those at every 10th as many are recorded as it says.
+PLANS = {"MLP": Plan(81, 40, 20), "GPT": Plan(21, 10, 4), "ResNet": Plan(21, 10, 6)}
+
+
+def measure(loop_name: str, repeats: int, root: Path) -> dict[str, float]:
+    """The ratios of one loop, and `step_ms`, the bare step's milliseconds."""
     tools = {"bare": "bare", **VARIANTS}
-    ratios: dict[str, list[float]] = {name: [] for name in VARIANTS}
-    steps: list[float] = []
+    times: dict[str, list[float]] = {name: [] for name in tools}
+    plan, order, shuffle = PLANS[loop_name], list(tools), random.Random(0).shuffle
     for number in range(1, repeats + 1):
-        trainers = {name: Trainer(loop, tool, root) for name, tool in tools.items()}
-        times, failures = take_turns(trainers, rounds, f"{loop:>6} {number}/{repeats}")
-        if failures:
-            raise SystemExit(f"{loop}: {failures}")
-        steps += times["bare"]
-        for name in VARIANTS:
-            ratios[name].append(ratio(times[name], times["bare"]))
-    return {**{name: median(each) for name, each in ratios.items()}, "step_ms": median(steps) * 1e3}
+        torch.manual_seed(0)
+        loop = LOOPS[loop_name]()
+        for _ in track(range(plan.rounds), f"{loop_name:>6} {number}/{repeats}"):
+            shuffle(order)
+            for name in order:
+                watched = watch(tools[name], loop, root)
+                for _ in range(plan.warm_up):
+                    watched.step()
+                started = time.perf_counter()
+                for _ in range(plan.timed):
+                    watched.step()
+                times[name].append((time.perf_counter() - started) / plan.timed)
+                watched.finish()
+    ratios = {name: ratio(times[name], times["bare"]) for name in VARIANTS}
+    return {**ratios, "step_ms": median(times["bare"]) * 1e3}
 
 
 def bytes_per_observation(root: Path) -> float:
@@ -86,14 +114,13 @@ def show(results: dict[str, dict[str, float]], bytes_each: float) -> None:
 def main() -> None:
     """Measure the loops that are asked for and print one table."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--repeats", type=int, default=5, help="how often all processes start")
-    parser.add_argument("--rounds", type=int, default=4, help="blocks of each process")
+    parser.add_argument("--repeats", type=int, default=3, help="how often a model is made")
     parser.add_argument("--loop", choices=sorted(BUDGETS), action="append", help="only this loop")
     arguments = parser.parse_args()
     root = Path(tempfile.mkdtemp(prefix="backlight-bench-"))
     try:
         loops = arguments.loop or list(BUDGETS)
-        results = {loop: measure(loop, arguments.repeats, arguments.rounds, root) for loop in loops}
+        results = {loop: measure(loop, arguments.repeats, root) for loop in loops}
         show(results, bytes_per_observation(root))
     finally:
         shutil.rmtree(root)
