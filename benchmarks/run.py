@@ -2,13 +2,13 @@
 
 One training goes on in blocks of steps that take turns, in an order that changes: bare, bare again
 as a control, and recorded at every step, at every 10th, and never. A ratio is the median over
-rounds of a block's time divided by that of the bare block in the same round. Where the control is off by
-more than 2%, the machine is too busy to tell.
+rounds of a block's time divided by that of the bare block in the same round. Where the control is
+off by more than 2%, the machine is too busy to tell.
 
-It is one training for all of them, because each would keep the memory that it happened to get, which
-alone makes it faster or slower by more than what is to be measured; the model is made anew a few
-times. A block is timed after a warm-up that ends where the first steps of a run do, which are
-followed more closely: what is measured are the steps of which a long run has most.
+It is one training for all of them: each would keep the memory that it happened to get, which alone
+makes it faster or slower by more than what is to be measured. The model is made anew a few times. A
+block is timed after a warm-up that ends where the first steps of a run do, which are followed more
+closely: what is measured are the steps of which a long run has most.
 """
 
 from __future__ import annotations

@@ -14,8 +14,10 @@ from small_runs import record
 from typer.testing import CliRunner
 
 import backlight
+from backlight.blackbox import StepRecord
 from backlight.cli import app
 from backlight.errors import BacklightError
+from backlight.journal import Journal, without_sketches
 from backlight.store.formats import known_formats, mantissa_bits, number_format
 from backlight.store.precision_table import always_lost, rounding_error
 from backlight.store.sketch import Sketch
@@ -111,3 +113,24 @@ def test_bad_formats_are_one_sentence(run: Path) -> None:
     for formats, said in (("float16", "is a list"), ([], "is a list"), (["int8"], "no mantissa")):
         with pytest.raises(BacklightError, match=said):
             backlight.open(run).precision(formats)
+
+
+def test_what_has_no_sketch_is_not_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A disk that is too slow leaves sketches out: that is not the same as to lose nothing."""
+
+    def leave_out(journal: Journal, record: StepRecord) -> None:
+        if record.row["step"] == 1 and record.stats is not None:
+            record.stats = without_sketches(record.stats)
+
+    monkeypatch.setattr(Journal, "_leave_out", leave_out)
+    run = backlight.open(record(tmp_path, steps=3))
+    rows = run.precision(["float8_e4m3fn"]).arrow().to_pylist()
+    shares = ("overflow", "underflow", "subnormal", "scale", "scaled_underflow")
+    first, second = ([row for row in rows if row["step"] == step] for step in (0, 1))
+    assert all(row[name] is not None for row in first for name in shares)
+    unknown = [row for row in second if all(row[name] is None for name in shares)]
+    assert len(unknown) > len(second) / 2
+    assert len(run.sketches()) == len(rows) - len(unknown)
+    asked = ["precision", str(run.path), "--format", "bfloat16", "--json", "--name", "weight$"]
+    told = json.loads(CliRunner().invoke(app, asked).output)
+    assert {row["step"] for row in told} <= {0, 2}

@@ -51,7 +51,8 @@ def _worst(
     worst: dict[tuple[str, str, str], dict[str, Any]] = {}
     for row in opened.precision(formats, name, quantity=quantity):
         key = (row["name"], row["quantity"], row["format"])
-        if key not in worst or _lost(row) > _lost(worst[key]):
+        is_known = row["overflow"] is not None
+        if is_known and (key not in worst or _lost(row) > _lost(worst[key])):
             worst[key] = row
     if not worst:
         raise BacklightError(f"Nothing of {opened.name!r} is chosen: another --name or --quantity?")

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from backlight.errors import BacklightError
 from backlight.schema import QUANTITIES
 from backlight.store.formats import known_formats
-from backlight.store.precision import SKETCHED, best_scale, highest_scales, losses
+from backlight.store.precision import SKETCHED, best_scale, has_sketch, highest_scales, losses
 from backlight.store.reader import RunReader
 from backlight.store.sketch import FormatShares, Sketch
 from backlight.store.sketch_sample import SketchSample, grouped, sample_sketches
@@ -81,6 +81,7 @@ class Numerics:
         if not 0 < len(sites) <= MOST_SITES:
             raise BacklightError(f"{len(sites)} sites were asked for: use 1 to {MOST_SITES}.")
         rows = self._rows_of(reader, sites, quantity).filter(pc.field("step") == step)
+        rows = rows.filter(pa.array(has_sketch(rows)))
         if iteration is not None:
             rows = rows.filter(pc.field("iteration") == iteration)
         found = [_described(rows.filter(pc.field("site") == site), site, formats) for site in sites]
@@ -115,7 +116,7 @@ def formats() -> dict[str, Any]:
 
 
 def _cells(sample: SketchSample, format_name: str, power: int | None) -> pa.Table:
-    rows = sample.rows
+    rows = sample.rows.filter(pa.array(has_sketch(sample.rows)))
     scale = highest_scales(rows, format_name) if power is None else power
     lost = losses(rows, format_name, scale)
     steps = np.searchsorted(sample.columns.steps, rows["step"].to_numpy())

@@ -18,6 +18,7 @@ from backlight.store.answer import Answer
 from backlight.store.choose import Choice, choose, words
 from backlight.store.graphs import read_graph
 from backlight.store.merge import SKETCH_COLUMNS
+from backlight.store.precision import has_sketch
 from backlight.store.precision_table import DEFAULT_FORMATS, precision_table
 from backlight.store.reader import RunReader
 from backlight.store.runs import RunFolder, find_runs, status_of
@@ -142,13 +143,13 @@ class OpenedRun:
         return Answer(rows.sort_by(_STATS_ORDER))
 
     def sketches(self, name: str | None = None, **choice: Any) -> Sketches:
-        """The histograms, in the order of `stats`."""
+        """The histograms, in the order of `stats`; without those that were left out."""
         return Sketches(self._sketched(name, choice))
 
     def _sketched(self, name: str | None, choice: dict[str, Any]) -> pa.Table:
         chosen, snapshot = choose(name=name, **choice), self._reader.snapshot
         rows = chosen.rows(snapshot, "stats", [*snapshot.statistics, *SKETCH_COLUMNS])
-        return rows.sort_by(_STATS_ORDER)
+        return rows.filter(pa.array(has_sketch(rows))).sort_by(_STATS_ORDER)
 
     def values(self, name: str | None = None, **choice: Any) -> list[tuple[str, int, KeptValues]]:
         """The raw values that were kept: the site's name, the step, and the values."""

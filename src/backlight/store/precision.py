@@ -9,6 +9,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from backlight.store.formats import Format, number_format
 from backlight.store.sketch import Real, Sketch, Whole, parts_lost
@@ -74,10 +75,26 @@ class Losses:
     subnormal: Real
 
 
+def has_sketch(rows: pa.Table) -> npt.NDArray[np.bool_]:
+    """Which rows of `stats` have their sketch: it is left out where the disk is too slow.
+
+    >>> rows = rows_of([Sketch.of_values([0.0]), Sketch.of_values([2.0])])
+    >>> has_sketch(rows).tolist()
+    [True, True]
+    >>> empty = pa.array([[], []], pa.list_(pa.int16()))
+    >>> has_sketch(rows.set_column(6, "sketch_keys", empty)).tolist()  # zeros are not in it anyway
+    [True, False]
+    """
+    lengths = pc.list_value_length(rows["sketch_keys"]).to_numpy()
+    others = sum(_numbers(rows, name) for name in ("zeros", "nans", "infs"))
+    return np.asarray((lengths > 0) | (_numbers(rows, "count") == others))
+
+
 def losses(rows: pa.Table, format_name: str, scale: int | Whole = 0) -> Losses:
     """What a format would lose of each row of `stats`: as `Sketch.shares`, for many rows at once.
 
-    `scale` is one power of two for all, or one for each row.
+    `scale` is one power of two for all, or one for each row. Of a row whose sketch was left out,
+    because the disk was too slow, nothing is known: NaN.
 
     >>> one = Sketch.of_values([1e-9, 1e-3, 1.0, 600.0])
     >>> rows = rows_of([one, one])
@@ -89,10 +106,11 @@ def losses(rows: pa.Table, format_name: str, scale: int | Whole = 0) -> Losses:
     limits = number_format(format_name)
     keys, counts, starts = _flat(rows)
     scales = np.broadcast_to(np.asarray(scale, np.int64), rows.num_rows)
-    infs = _numbers(rows, "infs")
-    if len(keys) == 0:
-        return Losses(infs, np.zeros(len(infs)), np.zeros(len(infs)))
     lengths = np.diff(np.append(starts, len(keys)))
+    unknown = np.where(has_sketch(rows), 0.0, np.nan)
+    infs = _numbers(rows, "infs") + unknown
+    if len(keys) == 0:
+        return Losses(infs, unknown, unknown)
     moved = _moved(keys, np.repeat(4 * scales, lengths) if scales.any() else None)
     tables = _tables(limits)
     places = moved + _LARGEST_KEY
@@ -107,7 +125,7 @@ def losses(rows: pa.Table, format_name: str, scale: int | Whole = 0) -> Losses:
         weighted = table[places] * counts
         weighted[cut] = parts * counts[cut]
         found.append(_sums(weighted, starts))
-    return Losses(found[0] + infs, found[1], found[2])
+    return Losses(found[0] + infs, found[1] + unknown, found[2] + unknown)
 
 
 def highest_scales(rows: pa.Table, format_name: str) -> Whole:

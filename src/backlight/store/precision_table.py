@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from backlight.errors import BacklightError
@@ -23,7 +24,8 @@ def precision_table(rows: pa.Table, sizes: pa.Table, formats: Sequence[str]) -> 
     `scale` is 0 where nothing is lost, and else the greatest power of two by which nothing finite
     overflows. `rounding_error` is the expected relative error, root mean square, of what the format
     holds as normal numbers. `update_lost`, of updates, is whether the typical one is too small a
-    part of its parameter to change it; `sizes` says how large parameters are.
+    part of its parameter to change it; `sizes` says how large parameters are. Null is what is not
+    known, because the sketch of the row was left out.
     """
     if isinstance(formats, str) or not formats:
         raise BacklightError("formats= is a list of names, such as ['float8_e4m3fn'].")
@@ -36,21 +38,26 @@ def _of_format(rows: pa.Table, name: str, update_parts: Real) -> pa.Table:
     totals = np.maximum(np.asarray(rows["count"].to_numpy(), np.float64), 1.0)
     plain = losses(rows, name)
     finite = plain.overflow - np.asarray(rows["infs"].to_numpy(), np.float64)
+    is_unknown = np.isnan(plain.overflow)
     loses = finite + plain.underflow + plain.subnormal > 0
     scale = np.where(loses, highest_scales(rows, name), 0)
     scaled = losses(rows, name, scale)
     said = {each: rows[each] for each in _SAID}
     error = rounding_error(limits)
+
+    def known(numbers: npt.NDArray[Any]) -> pa.Array:
+        return pa.array(numbers, mask=is_unknown)
+
     return pa.table(
         {
             **said,
             "format": [name] * rows.num_rows,
-            "overflow": plain.overflow / totals,
-            "underflow": plain.underflow / totals,
-            "subnormal": plain.subnormal / totals,
-            "scale": scale,
-            "scaled_underflow": scaled.underflow / totals,
-            "scaled_subnormal": scaled.subnormal / totals,
+            "overflow": known(plain.overflow / totals),
+            "underflow": known(plain.underflow / totals),
+            "subnormal": known(plain.subnormal / totals),
+            "scale": known(scale),
+            "scaled_underflow": known(scaled.underflow / totals),
+            "scaled_subnormal": known(scaled.subnormal / totals),
             "rounding_error": np.full(rows.num_rows, error),
             "update_lost": pa.array(
                 update_parts < always_lost(limits), pa.bool_(), mask=np.isnan(update_parts)

@@ -3,6 +3,8 @@ WITH observed AS (
     SELECT *
     FROM stats
     WHERE site = $site AND quantity = $quantity
+        -- Without those that were left out.
+        AND (len(sketch_keys) > 0 OR "count" = zeros + nans + infs)
 ),
 columns AS (
     SELECT
