@@ -9,6 +9,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import models
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -16,6 +17,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from sample_runs import SampleRun, make_sites, stats_batch, write_sample_run
 
+import backlight
 from backlight.errors import BacklightError
 from backlight.schema import QUANTITIES, STATS, TABLES, Site
 from backlight.store import queries
@@ -463,3 +465,33 @@ def test_the_database_reaches_nothing_but_its_tables(tmp_path: Path, statement: 
         cursor.execute(statement.format(folder=tmp_path))
     assert pa_table.num_rows == 1
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_loss_that_nobody_logged_is_the_one_that_backward_passes_start_from(
+    tmp_path: Path,
+) -> None:
+    problem = models.mlp()
+    losses = []
+    with backlight.watch(problem.model, problem.optimizer, root=tmp_path, every=2) as run:
+        for step in range(4):
+            problem.optimizer.zero_grad()
+            loss = problem.loss(step)
+            losses.append(loss.item())
+            loss.backward()
+            problem.optimizer.step()
+            run.log(accuracy=step / 4)
+    reader = RunReader(run.path)
+    reader.refresh()
+    scalars = reader.scalars().to_pylist()
+    assert [row["value"] for row in scalars if row["name"] == "loss"] == losses
+    assert reader.scalar_names() == ["accuracy", "loss"]
+    assert reader.summary()["loss"] == losses[-1]
+    assert reader.scalars(after=2).num_rows == 2
+
+    with backlight.watch(problem.model, problem.optimizer, root=tmp_path) as run:
+        models.train(problem, 2)
+        run.log(loss=7.0)
+    reader = RunReader(run.path)
+    reader.refresh()
+    assert [row["value"] for row in reader.scalars().to_pylist()] == [7.0]
+    assert reader.summary()["loss"] == 7.0

@@ -209,10 +209,14 @@ class RunReader:
         return self._query("steps", {"steps"}, after=after)
 
     def scalars(self, *, after: int = -1, points: int = 2000) -> pa.Table:
-        """`step, name, value`: about `points` for each name, with every extreme and end."""
+        """`step, name, value`: about `points` for each name, with every extreme and end.
+
+        Where no `loss` was logged, it is the one that the steps' backward passes started from.
+        """
         _check_positive("points", points)
         buckets = max(1, points // _SCALAR_ROWS_PER_BUCKET)
-        return self._query("scalars", {"scalars"}, after=after, points=points, buckets=buckets)
+        tables = {"scalars", "steps"}
+        return self._query("scalars", tables, after=after, points=points, buckets=buckets)
 
     def notes(self) -> pa.Table:
         """The notes in the order of steps."""
@@ -289,8 +293,10 @@ class RunReader:
         return summarize(**{name: tables[name] for name in OVERVIEW_TABLES})
 
     def scalar_names(self) -> list[str]:
-        """The names under which scalars were logged."""
-        return sorted(pc.unique(self._snapshot.held["scalars"]["name"]).to_pylist())
+        """The names under which scalars were logged, and `loss` where steps have one."""
+        names = set(pc.unique(self._snapshot.held["scalars"]["name"]).to_pylist())
+        losses = self._snapshot.held["steps"]["loss"]
+        return sorted(names | ({"loss"} if losses.null_count < len(losses) else set()))
 
     def quantities(self) -> list[str]:
         """What was observed, in the order of the schema."""

@@ -57,6 +57,8 @@ def summarize(*, steps: pa.Table, scalars: pa.Table, notes: pa.Table) -> dict[st
     lead = _of_lowest_rank(steps)
     duration_secs = _total(lead["duration_secs"])
     losses = _losses(scalars)
+    if not len(losses):  # none was logged; this is what backward passes started from
+        losses = lead.sort_by("step")["loss"].drop_null().to_numpy()
     ended = pc.add(steps["started_at"], steps["duration_secs"])
     times = [ended, scalars["logged_at"], notes["written_at"]]
     return {

@@ -163,7 +163,7 @@ export class OpenRun {
     await Promise.all([
       grew("sites") && this.loadSites(),
       grew("steps") && this.loadSteps(),
-      grew("scalars") && this.loadScalars(),
+      (grew("scalars") || grew("steps")) && this.loadScalars(), // steps have a loss too
       grew("notes") && this.loadNotes(),
       grew("events") && this.loadEvents(),
       had && (grew("sites") || (grew("stats") && isNew)) && this.loadDetail(),

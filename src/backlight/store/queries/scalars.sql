@@ -1,9 +1,18 @@
 -- Each scalar by step, from the lowest rank that logged it. Where that is more than $points rows, each
 -- bucket keeps its ends, its extremes and the ends of its widest gap, and each run of NaN or infinity and
--- each gap that is as wide as a bucket keeps its ends.
-WITH logged AS (
-    SELECT step, name, value, logged_at
+-- each gap that is as wide as a bucket keeps its ends. Where no loss was logged it is the one that backward
+-- passes started from.
+WITH told AS (
+    SELECT step, name, value, logged_at, rank
     FROM scalars
+    UNION ALL BY NAME
+    SELECT step, 'loss' AS name, loss AS value, started_at AS logged_at, rank
+    FROM steps
+    WHERE loss IS NOT NULL AND NOT EXISTS (SELECT 1 FROM scalars WHERE name = 'loss')
+),
+logged AS (
+    SELECT step, name, value, logged_at
+    FROM told
     WHERE step > $after
     QUALIFY rank = min(rank) OVER (PARTITION BY name)
 ),
