@@ -266,7 +266,7 @@ def test_samples_that_are_run_together_may_be_counted_second() -> None:
     model = Of(forward, rnn=nn.GRU(3, 4), norm=nn.BatchNorm1d(4), head=nn.Linear(4, 2))
     x = torch.rand(5, 2, 3)
     lab = TorchModel(model, x, batch_dim=1)
-    assert [tuple(each.shape) for each in lab.describe().layers[:2]] == [(5, 3), (1, 4)]
+    assert [tuple(each.shape) for each in lab.describe().layers[:2]] == [(5, 3), (4,)]
     found = values_of(lab, "input", "rnn", "head", sample=1)
     assert (found["input"] == x[:, 1].numpy()).all()
     assert found["head"] == pytest.approx(model(x)[1].detach().numpy(), abs=1e-6)

@@ -583,6 +583,7 @@ class TorchModel:
             if self._is_together and self._dim_of(seen.tensor) < 0:
                 continue  # the samples' parts of it are not known
             shape = tuple(self._of_sample(seen.tensor, 0).shape)
+            shape = shape[-1:] if _is_moment(name) else shape
             kind = "output" if name == final else "hidden"
             axes = _axes(len(shape), seen.place)
             layers[name] = Layer(name, shape, kind, seen.module_class, axes=axes)
