@@ -197,6 +197,7 @@ def test_an_exception_of_the_model_is_shown_and_the_page_lives_on(page: Page) ->
     expect(alert).to_contain_text("lab_page_model.py")
     page.get_by_role("button", name="Undo the last edit").click()
     expect(alert).to_have_count(0)
+    settle(page, 0)
     page.get_by_label("Value", exact=True).fill("1")
     page.mouse.click(*at(page, "Input", 0, 0))
     settle(page, 1)
