@@ -24,7 +24,8 @@ from torch import nn
 import backlight
 from backlight.errors import BacklightError
 from backlight.laboratory import torch_model
-from backlight.laboratory.interface import FlowChunk, FlowEnd, Objective, Pin, Question
+from backlight.laboratory.interface import FlowChunk, FlowEnd, Objective, Pin, Question, Span
+from backlight.laboratory.receptive import fields_between
 from backlight.laboratory.torch_model import TorchModel
 
 IMAGE = torch.randn(2, 1, 8, 8, generator=torch.Generator().manual_seed(3))
@@ -130,6 +131,58 @@ def test_convolutions_are_computed_only_where_they_reach() -> None:
     assert chunks[0].total <= 4 * 9  # channels times colours, where the sink has 144 cells
     assert isinstance(chunks[-1], FlowEnd) and chunks[-1].reach is not None
     assert [(span.scale, span.low, span.high) for span in chunks[-1].reach] == [(1, 0, 2)] * 2
+
+
+class Cropped(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x[:, :, 2:-2, 1::2]
+
+
+GEOMETRIES = {
+    "pooling in one dimension": (nn.MaxPool1d(2), (1, 2, 12)),
+    "average pooling in one dimension": (nn.AvgPool1d(3, 2, padding=1), (1, 2, 12)),
+    "adaptive pooling": (nn.AdaptiveAvgPool2d(4), (1, 2, 12, 8)),
+    "uneven adaptive pooling": (nn.AdaptiveMaxPool2d((5, 3)), (1, 2, 12, 8)),
+    "a crop": (Cropped(), (1, 2, 9, 9)),
+    "a shuffle": (nn.PixelShuffle(2), (1, 4, 5, 5)),
+    "an unshuffle": (nn.PixelUnshuffle(2), (1, 1, 6, 6)),
+    "bicubic": (nn.Upsample(scale_factor=2, mode="bicubic"), (1, 1, 6, 6)),
+    "aligned corners": (
+        nn.Upsample(size=(9, 5), mode="bilinear", align_corners=True),
+        (1, 1, 6, 7),
+    ),
+    "transposed": (nn.ConvTranspose2d(1, 1, 3, 3, 1, 1, dilation=2), (1, 1, 5, 5)),
+}
+
+
+@pytest.mark.parametrize("name", GEOMETRIES)
+def test_a_cell_reads_nothing_outside_of_its_field(name: str) -> None:
+    module, shape = GEOMETRIES[name]
+    x = torch.rand(shape, generator=torch.Generator().manual_seed(1)).requires_grad_()
+    y = module(x)
+    fields = fields_between(x, y)
+    assert fields is not None
+    reads = torch.autograd.functional.jacobian(module, x.detach()).reshape(*y.shape, *x.shape)
+    outside = 0
+    for at in np.ndindex(*y.shape[2:]):
+        of_cell = reads[(slice(None), slice(None), *at)].abs().sum((0, 1, 2, 3))
+        spans = [field.cells(position) for field, position in zip(fields, at, strict=True)]
+        inside = tuple(slice(max(0, first), last + 1) for first, last in spans)
+        assert of_cell.sum() == of_cell[inside].sum()
+        outside += of_cell.numel() - of_cell[inside].numel()
+    assert outside > 0
+
+
+def test_a_norm_leaves_cells_at_their_places() -> None:
+    model = nn.Sequential(
+        nn.Conv2d(1, 2, 3, padding=1, padding_mode="reflect"),
+        nn.GroupNorm(1, 2),
+        nn.Conv2d(2, 2, 3, stride=2),
+    )
+    lab = TorchModel(model, IMAGE, layers=["0", "2"])
+    lab.run(Question(0, ("input", "0", "2"), Objective("2", (0,))))
+    reaches = [matrix_of(lab, *pair)[1].reach for pair in (("input", "0"), ("0", "2"))]
+    assert reaches == [(Span(1, -1, 1),) * 2, (Span(2, 0, 2),) * 2]
 
 
 def test_a_skip_connection_goes_around() -> None:

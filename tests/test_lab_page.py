@@ -10,7 +10,16 @@ from typing import Any
 import lab_page_model as own
 import pytest
 import torch
-from browser import TESTS, _read, chromium, picture, process, wait_for_other_picture, watched_page
+from browser import (
+    TESTS,
+    _read,
+    chromium,
+    picture,
+    process,
+    viewer,
+    wait_for_other_picture,
+    watched_page,
+)
 from playwright.sync_api import Page, expect
 
 import backlight
@@ -147,7 +156,7 @@ def test_a_selected_cell_shows_all_that_reaches_it(page: Page) -> None:
     row, column = divmod(int(grad[0, 0].abs().argmax()), 4)
     (through,) = torch.autograd.grad(second[0, 0, row, column] * grad[0, 0, row, column], x)
     page.mouse.click(*at(page, "second grads", row, column, 4))
-    expect(page.get_by_label("Layer input")).to_contain_text("through the selection")
+    expect(page.get_by_label("Layer input")).to_contain_text("through it")
     wait_for_other_picture(page, FLOWS, before)
     y, x_at = divmod(int(through.abs().argmax()), 8)
     page.mouse.move(*at(page, "input grads", y, x_at))
@@ -188,6 +197,7 @@ def test_an_exception_of_the_model_is_shown_and_the_page_lives_on(page: Page) ->
     expect(alert).to_contain_text("lab_page_model.py")
     page.get_by_role("button", name="Undo the last edit").click()
     expect(alert).to_have_count(0)
+    settle(page, 0)
     page.get_by_label("Value", exact=True).fill("1")
     page.mouse.click(*at(page, "Input", 0, 0))
     settle(page, 1)
@@ -283,7 +293,68 @@ def test_an_offset_moves_where_a_cell_is_taken_to_lie(page: Page) -> None:
     expect(place).to_have_attribute("y", "3")
 
 
+def test_a_cell_is_toggled_back_from_any_value(page: Page) -> None:
+    page.get_by_label("Value", exact=True).fill("0.1")
+    for edits, value in ((1, 0.1), (2, 0)):
+        page.mouse.click(*at(page, "Input", 3, 3))
+        settle(page, edits)
+        assert read_cell(page, "Input", 3, 3)[0] == pytest.approx(value)
+
+
+def test_a_cell_is_found_edited_held_and_released_by_keys(page: Page) -> None:
+    for key in ("ArrowRight", "ArrowDown", "ArrowRight", "Enter"):
+        page.keyboard.press(key)
+    settle(page, 1)
+    expect(page.get_by_label("Selection")).to_contain_text("input 0, 1, 1")
+    assert read_cell(page, "Input", 1, 1)[0] == 1
+    page.mouse.click(*at(page, "first values", 2, 2))
+    page.mouse.move(2, 2)
+    page.keyboard.press("a")
+    settle(page, 2)
+    held = page.get_by_label("Selection").get_by_text("Held")
+    expect(held).to_be_visible()
+    assert read_cell(page, "first values", 2, 2)[0] == 0
+    page.mouse.move(2, 2)
+    page.keyboard.press("r")
+    settle(page, 3)
+    expect(held).to_have_count(0)
+    edited = own.inputs[:1].clone()
+    edited[0, 0, 1, 1] = 1
+    free = own.model.first(edited)[0, 0, 2, 2].item()
+    assert read_cell(page, "first values", 2, 2)[0] == pytest.approx(free, rel=2e-3)
+
+
+def test_characters_are_edited_as_a_text(browser: Any) -> None:
+    letters = [*" abc\n"]
+    model = torch.nn.Sequential(
+        torch.nn.Embedding(5, 4), torch.nn.Flatten(), torch.nn.Linear(16, 2)
+    )
+    opened = backlight.lab(model, torch.tensor([[1, 2, 0, 4]]), tokens=letters, block=False)
+    with opened, watched_page(browser, opened.url) as (page, _):
+        page.goto("/")
+        text = page.get_by_label("Tokens as text")
+        expect(text).to_have_value("ab ⏎")
+        text.fill("a  c")
+        text.press("Enter")
+        settle(page, 1)
+        expect(page.get_by_label("Token 3")).to_have_value("3")
+        text.fill("a")
+        text.press("Enter")
+        expect(page.get_by_role("alert")).to_have_text("4 tokens are needed, not 1.")
+
+
+def test_gradients_that_are_nan_are_said_to_be(browser: Any) -> None:
+    model = torch.nn.Sequential(torch.nn.Linear(3, 2), torch.nn.Linear(2, 2))
+    model[1].weight.data.fill_(float("nan"))
+    opened = backlight.lab(model, torch.ones(1, 3), block=False)
+    with opened, watched_page(browser, opened.url) as (page, _):
+        page.goto("/")
+        expect(page.get_by_label("Objective")).to_have_text("NaN")
+        expect(page.get_by_role("main")).to_contain_text("NaN or infinite")
+
+
 def test_a_recorded_run_is_shown_step_by_step(browser: Any, tmp_path: Path) -> None:
+    torch.manual_seed(11)
     model, x = own.Small(), own.inputs
     optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
     with backlight.watch(model, optimizer, root=tmp_path, every=1) as run:
@@ -313,3 +384,9 @@ def test_a_recorded_run_is_shown_step_by_step(browser: Any, tmp_path: Path) -> N
         page.wait_for_function(
             "last => document.querySelector('canvas[data-links]').toDataURL() === last", arg=last
         )
+    with viewer(tmp_path) as root, watched_page(browser, root) as (page, _):
+        page.goto(f"/#/{run.path.parent.name}/{run.path.name}/flow")
+        with page.expect_popup() as popup:
+            page.get_by_role("link", name="open in the lab").click()
+        expect(popup.value.get_by_label("Step", exact=True)).to_have_value("2")
+        expect(popup.value.get_by_label("Selection")).to_contain_text("The 30 largest of")

@@ -208,6 +208,10 @@ def lab(
     no_browser: Browser = False,
     port: Port = None,
     host: Host = "127.0.0.1",
+    run: Annotated[
+        Path | None,
+        typer.Option("--run", help="The run to save named edits with.", show_default=False),
+    ] = None,
     allow_pickle: Annotated[
         bool,
         typer.Option(
@@ -222,9 +226,12 @@ def lab(
     for `backlight.lab`, or an `adapter` in place of the model.
     """
     from backlight.laboratory.opening import OpenLab, adapter_of
+    from backlight.schema import RUN_FILE
 
     _check_bundle()
-    opened = OpenLab(adapter_of(path, allow_pickle=allow_pickle), host=host, port=port)
+    if run is not None and not (run / RUN_FILE).is_file():
+        raise BacklightError(f"There is no run in {str(run)!r} to save edits with.")
+    opened = OpenLab(adapter_of(path, allow_pickle=allow_pickle), run=run, host=host, port=port)
     opened.serve(on_ready=lambda: _announce("The lab", opened.url, no_browser=no_browser))
 
 

@@ -14,6 +14,7 @@ from backlight import telling
 from backlight.alarm import Happening
 from backlight.anomaly.watching import WatchedAnomaly
 from backlight.blackbox import StepRecord
+from backlight.capture.apart import is_apart
 from backlight.capture.modules import is_in_backward
 from backlight.capture.sites import ROOT
 from backlight.ending import under_way
@@ -466,6 +467,8 @@ def runs_under_way() -> list[Run]:
 
 def tap(tensor: torch.Tensor, name: str) -> torch.Tensor:
     """Name a tensor for every run that records now; see `backlight.tap`."""
+    if is_apart():
+        return tensor
     for run in runs_under_way():
         is_tensor = isinstance(tensor, torch.Tensor)
         wrong = (

@@ -24,6 +24,7 @@ from torch.nn.modules.module import (
     register_module_forward_pre_hook,
 )
 
+from backlight.capture.apart import is_apart
 from backlight.capture.names import ModelNames, is_compiled, unwrap
 from backlight.capture.trees import inputs_in, outputs_in
 
@@ -145,7 +146,7 @@ class ModuleCapture:
         started = _perf()
         try:
             # First, because tracers put their own tensors into the model for a while.
-            if get_ident() != self._thread or is_symbolic():
+            if get_ident() != self._thread or is_apart() or is_symbolic():
                 return
             found = self.names.find(module)
             if found is None:
@@ -267,7 +268,7 @@ class FirstForward:
 
     def _on_call(self, module: nn.Module, args: Any) -> None:
         try:
-            if not torch.is_grad_enabled() or is_symbolic():
+            if not torch.is_grad_enabled() or is_apart() or is_symbolic():
                 return
             if self._names.find(unwrap(module)) is not None:
                 self.disarm()

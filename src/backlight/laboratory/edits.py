@@ -1,9 +1,9 @@
 """Edits as data: what was changed, so that it can be undone, saved and done again.
 
 An edit is a dictionary. `op` is `set` (cells get a value, or each its own), `noise` (normal noise
-of `sigma` is added, from a `seed`) or `swap` (cells are taken from another `sample`). `cells` are
-positions in the flattened sample; without them all cells are meant. In an input a cell is changed;
-inside the network it is pinned.
+of `sigma` is added, from a `seed`), `swap` (cells are taken from another `sample`) or `release`
+(cells are again as they would be without an edit). `cells` are positions in the flattened sample;
+without them all cells are meant. In an input a cell is changed; inside the network it is pinned.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def apply(
             raise BacklightError(f"Edit {number} is of {edit.get('layer')!r}, which is no layer.")
         if layer.name in inputs:
             own = changed.setdefault(layer.name, inputs[layer.name].copy())
-            _change(own, edit, layer, other_sample)
+            _change(own, edit, layer, inputs[layer.name], other_sample)
         else:
             known = pins.get(layer.name)
             pins[layer.name] = _pinned(known, edit, layer)
@@ -50,7 +50,11 @@ def apply(
 
 
 def _change(
-    array: Array, edit: Edit, layer: Layer, other_sample: Callable[[int], Mapping[str, Array]]
+    array: Array,
+    edit: Edit,
+    layer: Layer,
+    original: Array,
+    other_sample: Callable[[int], Mapping[str, Array]],
 ) -> None:
     flat, cells, op = array.reshape(-1), _cells(edit, layer), edit.get("op")
     if op == "set":
@@ -61,18 +65,22 @@ def _change(
         flat[cells] = flat[cells] + noise[cells].astype(array.dtype)
     elif op == "swap":
         flat[cells] = other_sample(int(edit["sample"]))[layer.name].reshape(-1)[cells]
+    elif op == "release":
+        flat[cells] = original.reshape(-1)[cells]
     else:
-        raise BacklightError(f"There is no edit {op!r}: use set, noise or swap.")
+        raise BacklightError(f"There is no edit {op!r}: use set, noise, swap or release.")
 
 
 def _pinned(known: Pin | None, edit: Edit, layer: Layer) -> Pin:
-    if edit.get("op") != "set":
-        raise BacklightError(f"Inside the network, {edit.get('op')!r} is not possible, only set.")
+    op = edit.get("op")
+    if op not in ("set", "release"):
+        raise BacklightError(f"Inside the network, {op!r} is not possible, only set and release.")
     mask = np.zeros(layer.size, bool) if known is None else known.mask.reshape(-1).copy()
     values = np.zeros(layer.size, np.float32) if known is None else known.values.reshape(-1).copy()
     cells = _cells(edit, layer)
-    mask[cells] = True
-    values[cells] = _values(edit, len(cells))
+    mask[cells] = op == "set"
+    if op == "set":
+        values[cells] = _values(edit, len(cells))
     return Pin(mask.reshape(layer.shape), values.reshape(layer.shape))
 
 

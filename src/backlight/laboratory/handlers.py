@@ -72,6 +72,7 @@ class Lab:
 
     def save(self, asked: Mapping[str, Any], check: Callable[[], None]) -> Iterator[Message]:
         """Save the edits under a name."""
+        self._check_model()
         edits, sample = list(asked.get("edits") or ()), int(asked.get("sample", 0))
         before = self.session.inputs(sample)
         after = {**before, **self.session.question(asked).inputs}
@@ -86,6 +87,7 @@ class Lab:
 
     def delete(self, asked: Mapping[str, Any], check: Callable[[], None]) -> Iterator[Message]:
         """Forget saved edits."""
+        self._check_model()
         self.book.delete(str(asked.get("name", "")))
         yield {"event": "saved", "file": "", "saved": self.book.names()}, []
 
@@ -96,6 +98,10 @@ class Lab:
         content = flow_info_bytes(self._flow_info(check), str(asked.get("form", "npz")))
         padded = content + b"\0" * (-len(content) % 4)
         yield {"event": "file", "bytes": len(content)}, [np.frombuffer(padded, np.int32)]
+
+    def _check_model(self) -> None:
+        if not self.session.description.can_edit:
+            raise BacklightError("There is no model here to edit, so there are no edits to keep.")
 
     def _flow_info(self, check: Callable[[], None]) -> FlowInfo:
         activity = self.session.last

@@ -132,6 +132,11 @@ def adapter_of(path: Path, *, allow_pickle: bool = False) -> Adapter:
     return _from_script(path)
 
 
+def lab_of_run(path: Path) -> Lab:
+    """The lab of the flows that a run recorded."""
+    return Lab(Session(RecordedRun(path)), EditBook(edits_folder(path)))
+
+
 def _from_script(path: Path) -> Adapter:
     if not path.is_file():
         raise BacklightError(f"There is no file {str(path)!r}.")

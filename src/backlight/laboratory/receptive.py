@@ -3,7 +3,8 @@
 Convolutions, pooling, padding and upsampling keep a cell's neighbours its neighbours: along each
 dimension, cell `o` of the sink reads the cells from `scale * o + low` to `scale * o + high` of the
 source. Such spans compose along a path and unite over paths. Whatever is not known to keep to a
-span may read everything.
+span may read everything. Where a cell *lies* in another layer is asked more loosely: a norm over
+the whole map, or padding by reflection, leaves every cell at its place.
 """
 
 from __future__ import annotations
@@ -76,43 +77,84 @@ def fields_between(source: torch.Tensor, sink: torch.Tensor) -> Fields | None:
     >>> [field.cells(1) for field in fields_between(source, sink)]
     [(1, 3), (1, 3)]
     """
+    start, end = _ends(source, sink)
+    return None if start is None else fields_on_way(start, end, sink.dim())
+
+
+def places_between(source: torch.Tensor, sink: torch.Tensor) -> Fields | None:
+    """Where a cell of `sink` lies in `source`, though it may depend on more than lies there.
+
+    >>> source = torch.zeros(1, 2, 8, 8, requires_grad=True)
+    >>> sink = torch.nn.GroupNorm(1, 2)(torch.nn.Conv2d(2, 2, 3, padding=1)(source))
+    >>> fields_between(source, sink), [field.cells(4) for field in places_between(source, sink)]
+    (None, [(3, 5), (3, 5)])
+    """
+    start, end = _ends(source, sink)
+    return None if start is None else fields_on_way(start, end, sink.dim(), is_loose=True)
+
+
+def _ends(source: torch.Tensor, sink: torch.Tensor) -> tuple[_Node, _Node]:
     start, end = sink.grad_fn, source.grad_fn or _accumulator(source)
-    if start is None or sink.dim() < 3 or source.dim() != sink.dim():
-        return None
-    return fields_on_way(start, end, sink.dim())
+    is_known = start is not None and sink.dim() >= 3 and source.dim() == sink.dim()
+    return (start, end) if is_known else (None, None)
 
 
-def fields_on_way(start: _Node, end: _Node, dims: int) -> Fields | None:
+def fields_on_way(start: _Node, end: _Node, dims: int, *, is_loose: bool = False) -> Fields | None:
     """The same between two nodes of autograd's graph, whose tensors have so many dimensions."""
     found: dict[_Node, Fields | None] = {start: (_ONE,) * (dims - 2)}
     for node in _from_sink_to_source(start, end):
         if node == end:
             return found[node]
+        outer = found[node]
         for place, (next_node, _) in enumerate(node.next_functions):
-            if next_node is not None:
-                outer = found[node]
-                step = None if outer is None else _step(node, next_node, place)
-                _add(found, next_node, outer, step)
+            if next_node is None:
+                continue
+            path = None if outer is None else _path(outer, node, next_node, place, is_loose)
+            known = found.get(next_node, path)
+            # Loosely, a way that may lead anywhere does not hide one that leads to a place.
+            if is_loose and (known is None or path is None):
+                found[next_node] = known or path
+            else:
+                found[next_node] = _united(known, path)
     return None
 
 
-def _add(
-    found: dict[_Node, Fields | None], node: _Node, outer: Fields | None, step: Fields | None
-) -> None:
-    """Unite what is read by one more path with what is read by the paths before."""
-    path: Fields | None = None
-    if outer is not None and step is not None and len(outer) == len(step):
-        path = tuple(each.through(inner) for each, inner in zip(outer, step, strict=True))
-    if node not in found:
-        found[node] = path
-        return
-    known = found[node]
-    united = (
-        [each.unite(other) for each, other in zip(known, path, strict=True)]
-        if known is not None and path is not None
-        else [None]
-    )
-    found[node] = None if None in united else tuple(each for each in united if each is not None)
+def _united(known: Fields | None, path: Fields | None) -> Fields | None:
+    """What is read by one path or another."""
+    if known is None or path is None or len(known) != len(path):
+        return None
+    united = [each.unite(other) for each, other in zip(known, path, strict=True)]
+    return None if None in united else tuple(each for each in united if each is not None)
+
+
+def _path(
+    outer: Fields, node: _Node, next_node: _Node, place: int, is_loose: bool
+) -> Fields | None:
+    """What is read of the output of the node before `node`, where `outer` is read of its own."""
+    name = node.name().partition("Backward")[0]
+    if name in ("Squeeze", "Unsqueeze"):  # pooling in one dimension is done in two
+        return _with_dimension(outer, node, next_node, is_more=name == "Squeeze")
+    step = _step(name, node, next_node, place, is_loose)
+    if step is None or len(outer) != len(step):
+        return None
+    return tuple(each.through(inner) for each, inner in zip(outer, step, strict=True))
+
+
+def _with_dimension(
+    outer: Fields, node: _Node, next_node: _Node, *, is_more: bool
+) -> Fields | None:
+    """The same fields with one more dimension of size 1, or without it."""
+    inside = next_node if is_more else node
+    dims = len(inside._input_metadata[0].shape)
+    at = _signed(getattr(node, "_saved_dim", 0)) % dims - 2
+    if at < 0 or dims != len(outer) + (3 if is_more else 2):
+        return None
+    return (*outer[:at], _ONE, *outer[at:]) if is_more else (*outer[:at], *outer[at + 1 :])
+
+
+def _signed(number: int) -> int:
+    """A dimension that autograd keeps as an unsigned number."""
+    return number - (1 << 64) if number >= 1 << 63 else number
 
 
 def _accumulator(leaf: torch.Tensor) -> _Node:
@@ -152,15 +194,15 @@ def nodes_between(start: _Node, end: _Node) -> set[_Node]:
     return set(_from_sink_to_source(start, end))
 
 
-def _step(node: _Node, next_node: _Node, place: int) -> Fields | None:
+def _step(name: str, node: _Node, next_node: _Node, place: int, is_loose: bool) -> Fields | None:
     """What a cell of a node's output reads of the output of the node before it."""
     shapes = [tuple(each._input_metadata[0].shape) for each in (node, next_node)]
     if len(shapes[0]) != len(shapes[1]) or len(shapes[0]) < 3:
         return None
-    name = node.name().partition("Backward")[0]
-    if name in _ELEMENTWISE:
+    is_map = name in _NORMS or (name in _MAP_NORMS and len(shapes[0]) > 3)
+    if name in _ELEMENTWISE or (is_loose and is_map):
         return _same(shapes, fixed_from=0)
-    rule = _RULES.get(name)
+    rule = _RULES.get(name) or (_LOOSE_RULES.get(name) if is_loose else None)
     return None if rule is None else rule(node, shapes, place)
 
 
@@ -220,9 +262,47 @@ def _nearest(node: _Node, shapes: Sequence[tuple[int, ...]], place: int) -> Fiel
     return tuple(Field(scale, Fraction(-1), Fraction(1)) for scale in scales)
 
 
-def _linear_upsampling(node: _Node, shapes: Sequence[tuple[int, ...]], place: int) -> Fields | None:
+def _adaptive_pooling(node: _Node, shapes: Sequence[tuple[int, ...]], place: int) -> Fields | None:
+    fields = []
+    for out, own in zip(shapes[0][2:], shapes[1][2:], strict=True):
+        scale = Fraction(own, out)
+        is_even = own % out == 0
+        fields.append(Field(scale, Fraction(0 if is_even else -1), scale - 1 if is_even else scale))
+    return tuple(fields)
+
+
+def _slice(node: _Node, shapes: Sequence[tuple[int, ...]], place: int) -> Fields | None:
+    dim = _signed(node._saved_dim) % len(shapes[0])
+    size = shapes[1][dim]
+    first = _signed(node._saved_start or 0)
+    start = Fraction(max(0, first + size) if first < 0 else min(first, size))
+    own = Field(Fraction(node._saved_step), start, start)
+    return tuple(own if n + 2 == dim else _ONE for n in range(len(shapes[0]) - 2))
+
+
+def _shuffle(node: _Node, shapes: Sequence[tuple[int, ...]], place: int) -> Fields | None:
+    """Channels become positions, or positions channels."""
+    fields = []
+    for out, own in zip(shapes[0][2:], shapes[1][2:], strict=True):
+        scale = Fraction(own, out)
+        fields.append(Field(scale, min(scale - 1, Fraction(0)), max(scale - 1, Fraction(0))))
+    return tuple(fields)
+
+
+def _edge_padding(node: _Node, shapes: Sequence[tuple[int, ...]], place: int) -> Fields | None:
+    """Padding by reflection or repetition, as if nothing came from the edges."""
+    shifts = (Fraction(-_signed(each)) for each in tuple(node._saved_padding)[::2][::-1])
+    return tuple(Field(Fraction(1), shift, shift) for shift in shifts)
+
+
+def _upsampling(node: _Node, shapes: Sequence[tuple[int, ...]], place: int) -> Fields | None:
     if node._saved_align_corners:
-        return None
+        pairs = list(zip(shapes[0][2:], shapes[1][2:], strict=True))
+        if any(min(pair) < 2 for pair in pairs):
+            return None
+        return tuple(
+            Field(Fraction(own - 1, out - 1), Fraction(-2), Fraction(2)) for out, own in pairs
+        )
     scales = [Fraction(ours, out) for out, ours in zip(shapes[0][2:], shapes[1][2:], strict=True)]
     middles = [(scale - 1) / 2 for scale in scales]
     return tuple(
@@ -236,8 +316,7 @@ def _batch_norm(node: _Node, shapes: Sequence[tuple[int, ...]], place: int) -> F
 
 
 def _concatenation(node: _Node, shapes: Sequence[tuple[int, ...]], place: int) -> Fields | None:
-    dim = node._saved_dim % (1 << 64)
-    dim = dim - (1 << 64) if dim >= 1 << 63 else dim
+    dim = _signed(node._saved_dim)
     return _same(shapes, fixed_from=2) if dim % len(shapes[0]) == 1 else None
 
 
@@ -252,21 +331,44 @@ _RULES: Final[dict[str, _Rule]] = {
     "UpsampleNearest1D": _nearest,
     "UpsampleNearest2D": _nearest,
     "UpsampleNearest3D": _nearest,
-    "UpsampleBilinear2D": _linear_upsampling,
+    "UpsampleLinear1D": _upsampling,
+    "UpsampleBilinear2D": _upsampling,
+    "UpsampleTrilinear3D": _upsampling,
+    "UpsampleBicubic2D": _upsampling,
+    "AdaptiveAvgPool2D": _adaptive_pooling,
+    "AdaptiveAvgPool3D": _adaptive_pooling,
+    "AdaptiveMaxPool2D": _adaptive_pooling,
+    "AdaptiveMaxPool3D": _adaptive_pooling,
+    "PixelShuffle": _shuffle,
+    "PixelUnshuffle": _shuffle,
+    "Slice": _slice,
     "NativeBatchNorm": _batch_norm,
     "Cat": _concatenation,
+}
+_LOOSE_RULES: Final[dict[str, _Rule]] = {
+    f"{kind}Pad{dims}D": _edge_padding
+    for kind in ("Reflection", "Replication")
+    for dims in (1, 2, 3)
 }
 
 _ELEMENTWISE: Final = frozenset(
     "Abs Add Alias Clamp ClampMax ClampMin Clone Div Elu Exp Gelu Hardsigmoid Hardswish Hardtanh "
-    "LeakyRelu Log Mish Mul NativeDropout Neg Pow Reciprocal Relu Rsqrt Sigmoid Silu Softplus Sqrt "
-    "Sub Tanh Threshold ToCopy Unsafe View Where".split()
+    "LeakyRelu Log LogSigmoid Mish Mul NativeDropout Neg Pow PreluKernel Reciprocal Relu Rsqrt "
+    "Sigmoid Silu Softplus Sqrt Sub Tanh Threshold ToCopy Unsafe View Where".split()
 )
+_NORMS: Final = frozenset(("NativeBatchNorm", "NativeGroupNorm"))
+"""Operations that mix the cells of a map, and leave each at its place."""
+_MAP_NORMS: Final = frozenset(("LogSoftmax", "NativeLayerNorm", "Softmax"))
+"""The same, if there are rows and columns: the features of a sequence have no places."""
 
 LINEAR: Final = frozenset(
-    "Add Addmm Alias AvgPool1D AvgPool2D AvgPool3D Bmm Cat Clone ConstantPadNd Convolution Div "
-    "Expand Mean Mm Mul Neg Permute Select Slice Split Squeeze Stack Sub Sum T ToCopy Transpose "
-    "Unsqueeze UnsafeView UpsampleBilinear2D UpsampleNearest2D View".split()
+    "AdaptiveAvgPool2D AdaptiveAvgPool3D Add Addmm Alias AsStrided AvgPool1D AvgPool2D AvgPool3D "
+    "Baddbmm Bmm Cat Clone Col2Im ConstantPadNd Convolution Cumsum Diagonal Div Expand Flip Gather "
+    "Im2Col Index IndexSelect Mean Mm Mul Neg Permute PixelShuffle PixelUnshuffle ReflectionPad1D "
+    "ReflectionPad2D ReflectionPad3D Repeat ReplicationPad1D ReplicationPad2D ReplicationPad3D "
+    "Roll Select Slice Split Squeeze Stack Sub Sum T ToCopy Transpose Unbind Unsqueeze UnsafeView "
+    "UpsampleBicubic2D UpsampleBilinear2D UpsampleLinear1D UpsampleNearest1D UpsampleNearest2D "
+    "UpsampleNearest3D UpsampleTrilinear3D View".split()
 )
 
 
@@ -284,7 +386,7 @@ def nonlinear_between(source: torch.Tensor, sink: torch.Tensor) -> str | None:
     leading = set(between) | {end}
     for node in between:
         name = str(node.name().partition("Backward")[0])
-        if name not in LINEAR:
+        if name not in LINEAR and not (name == "NativeBatchNorm" and not node._saved_training):
             return name
         # A product is linear only while one of its factors does not depend on the source.
         paths = [n for n, (each, _) in enumerate(node.next_functions) if each in leading]
@@ -293,4 +395,4 @@ def nonlinear_between(source: torch.Tensor, sink: torch.Tensor) -> str | None:
     return None
 
 
-_PRODUCTS: Final = ("Mul", "Mm", "Bmm", "Addmm", "Div", "Convolution")
+_PRODUCTS: Final = ("Mul", "Mm", "Bmm", "Addmm", "Baddbmm", "Div", "Convolution")

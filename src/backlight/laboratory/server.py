@@ -48,6 +48,11 @@ def create_lab_app(lab: Lab, *, access: Access | None = None, cookie: str = "bac
 
 async def ask(request: Request) -> Response:
     """Answer one question of the page."""
+    return await answer(request, request.app.state.lab)
+
+
+async def answer(request: Request, lab: Lab) -> Response:
+    """Answer a question about one lab."""
     # No page of another origin can set this header without asking first, and none is allowed to.
     if request.headers.get(_HEADER) != "lab":
         return json_response({"error": "Only the lab's own page may ask the lab."}, 403)
@@ -62,7 +67,7 @@ async def ask(request: Request) -> Response:
         asked = None
     if not isinstance(asked, dict):
         return json_response({"error": "The question is not JSON."}, 400)
-    return StreamingResponse(_messages(request.app.state.lab, asked), media_type=FRAMES)
+    return StreamingResponse(_messages(lab, asked), media_type=FRAMES)
 
 
 async def _messages(lab: Lab, asked: dict[str, Any]) -> AsyncIterator[bytes]:

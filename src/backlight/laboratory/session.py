@@ -34,6 +34,9 @@ MOST_LINKS: Final = 6000
 """How many links between two layers are sent to the page, the largest ones."""
 _MOST_PAIRS_OF_NODES: Final = 4_000_000
 
+_SIGNS: Final = {" ": "␣", "\n": "⏎", "\t": "⇥"}
+"""What would not be seen in a label."""
+
 Message = tuple[dict[str, Any], list[Array]]
 
 
@@ -83,7 +86,7 @@ class Session:
         yield self._layers_message(question, done.activity, nodes)
         kind = str(asked.get("flow", "gradient"))
         real = [name for name in question.layers if name in done.activity.grads]
-        for number, (source, sink) in enumerate(pairwise(real)):
+        for number, (source, sink) in enumerate(self._pairs(real)):
             check()
             if self._asked is not done:  # another page has asked in between
                 done = self._run(question, asked)
@@ -93,6 +96,12 @@ class Session:
             except BacklightError as error:
                 yield {"event": "no_links", **pair, "error": str(error)}, []
         yield {"event": "done", "secs": time.perf_counter() - started}, []
+
+    def _pairs(self, names: Sequence[str]) -> list[tuple[str, str]]:
+        """Each layer and the next one; inputs stand beside each other, all before the first."""
+        inputs = [name for name in names if self.layers[name].kind == "input"]
+        others = [name for name in names if name not in inputs]
+        return [*((each, others[0]) for each in inputs if others), *pairwise(others)]
 
     def trace(self, asked: Mapping[str, Any]) -> Message:
         """What of each layer's gradient passes through some cells of one layer."""
@@ -178,6 +187,7 @@ class Session:
             arrays.append(array)
             return len(arrays) - 1
 
+        words = self._words(activity)
         layers = []
         for name in question.layers:
             grad = activity.grads.get(name)
@@ -186,7 +196,7 @@ class Session:
                     "name": name,
                     "shape": self.layers[name].shape,
                     "by": nodes[name].by,
-                    "labels": self._labels(name, nodes[name]),
+                    "labels": self._labels(name, nodes[name], words),
                     "values": put(_floats(activity.values[name])),
                     "grads": None if grad is None else put(_floats(grad)),
                     "nodes": put(nodes[name].node_of),
@@ -206,9 +216,26 @@ class Session:
         }
         return header, arrays
 
-    def _labels(self, name: str, nodes: Nodes) -> list[str]:
-        """What the nodes are called; the cells of an output have names of their own."""
+    def _words(self, activity: Activity) -> list[str]:
+        """The words of a sequence of token ids, if there is one."""
+        known = self.description.tokens
+        ids: list[int] = next(
+            (
+                activity.values[each.name].astype(np.int64).tolist()
+                for each in self.description.layers
+                if not each.is_real and len(each.shape) == 1 and each.name in activity.values
+            ),
+            [],
+        )
+        words = [known[n] if 0 <= n < len(known) else str(n) for n in ids]
+        return [_SIGNS.get(word, word) for word in words]
+
+    def _labels(self, name: str, nodes: Nodes, words: Sequence[str]) -> list[str]:
+        """What the nodes are called; positions by their words, and outputs may have names."""
         layer, names = self.layers[name], self.description.labels
+        if nodes.by in ("position", "query") and words:
+            by_position = {f"{nodes.by} {n}": f"{n} {word}" for n, word in enumerate(words)}
+            return [by_position.get(label, label) for label in nodes.labels]
         if layer.kind != "output" or len(names) != layer.size or nodes.by != "cell":
             return nodes.labels
         cells = np.bincount(nodes.node_of, minlength=len(nodes.labels)) == 1

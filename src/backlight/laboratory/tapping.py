@@ -21,17 +21,23 @@ import torch.nn.functional as F  # noqa: N812
 from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.modules.module import (
+    _global_forward_hooks_with_kwargs,
     register_module_forward_hook,
     register_module_forward_pre_hook,
 )
 from torch.utils import checkpoint
 
-from backlight.laboratory.unroll import can_unroll, unrolled
+from backlight.laboratory.unroll import RecurrentCall, can_unroll, unrolled
 
 OUTPUT: Final = "output"
 """The name of what the whole model returns."""
 
-_FUNCTIONS: Final = {"scaled_dot_product_attention": "heads", "softmax": "weights"}
+_FUNCTIONS: Final[tuple[tuple[Any, str, str], ...]] = (
+    (F, "scaled_dot_product_attention", "heads"),
+    (F, "softmax", "weights"),
+    (torch, "softmax", "weights"),
+    (torch.Tensor, "softmax", "weights"),
+)
 """Functions whose results are layers too: attention has no modules inside."""
 
 
@@ -67,18 +73,18 @@ class Taps(AbstractContextManager["Taps"]):
         self._thread = 0
         self._undo: list[Callable[[], None]] = []
         self._kernel: Any = None
+        self._is_in_function = False
 
     def __enter__(self) -> Taps:
         global current
         self._thread = get_ident()
-        handles = [
-            register_module_forward_pre_hook(self._before),
-            register_module_forward_hook(self._after),
-        ]
-        self._undo = [handle.remove for handle in handles]
-        for name, place in _FUNCTIONS.items():
-            self._undo.append(self._watch_function(name, place))
+        before = register_module_forward_pre_hook(self._before)
+        after = register_module_forward_hook(self._after, with_kwargs=True)
+        self._undo = [partial(_forget, after.id), after.remove, before.remove]
+        for owner, name, place in _FUNCTIONS:
+            self._undo.append(self._watch_function(owner, name, place))
         self._undo += _without_checkpoints()
+        self._undo.append(_without_fast_path())
         # The fused kernels can be differentiated only once.
         self._kernel = sdpa_kernel(SDPBackend.MATH)
         self._kernel.__enter__()
@@ -94,7 +100,7 @@ class Taps(AbstractContextManager["Taps"]):
         global current
         current = None
         self._kernel.__exit__(None, None, None)
-        for undo in self._undo:
+        for undo in reversed(self._undo):
             undo()
 
     def tap(self, name: str, tensor: torch.Tensor, module_class: str, place: str) -> torch.Tensor:
@@ -110,7 +116,8 @@ class Taps(AbstractContextManager["Taps"]):
             mask, values = self._pins[name]
             tensor = torch.where(mask, values, tensor)
         if not tensor.requires_grad:
-            tensor = tensor.detach().requires_grad_()
+            own = tensor.clone() if tensor.is_inference() else tensor
+            tensor = own.detach().requires_grad_()
         self.seen[name] = Seen(tensor, module_class, place)
         return tensor.clone()
 
@@ -123,7 +130,7 @@ class Taps(AbstractContextManager["Taps"]):
 
     def _note(self, name: str, tensor: torch.Tensor, module_class: str, place: str) -> None:
         # A module that works in place returns the same object, in a later version.
-        identity = id(tensor), tensor._version
+        identity = id(tensor), 0 if tensor.is_inference() else tensor._version
         known = self._by_identity.setdefault(identity, name)
         if known != name:
             self.aliases[name] = known
@@ -138,12 +145,13 @@ class Taps(AbstractContextManager["Taps"]):
         number = self._calls[name]
         self._open.append((name or OUTPUT) + ("" if number == 1 else f"#{number}"))
 
-    def _after(self, module: nn.Module, args: Any, output: Any) -> Any:
+    def _after(self, module: nn.Module, args: Any, keywords: Any, output: Any) -> Any:
         if id(module) not in self._names or get_ident() != self._thread:
             return None
         name = self._open.pop()
-        if can_unroll(module, args):
-            output = self._unroll(name, module, args, output)
+        call = RecurrentCall.of(args, keywords) if isinstance(module, nn.RNNBase) else None
+        if call is not None and can_unroll(module, call):
+            output = self._unroll(name, module, call, output)
         kind = type(module).__name__
         return _mapped(
             output,
@@ -152,33 +160,50 @@ class Taps(AbstractContextManager["Taps"]):
             ),
         )
 
-    def _unroll(self, name: str, module: Any, args: Any, output: Any) -> Any:
-        def is_wanted(moment: str) -> bool:
-            return self._wanted is None or moment in self._wanted
-
+    def _unroll(self, name: str, module: Any, call: RecurrentCall, output: Any) -> Any:
         def tap(moment: int, tensor: torch.Tensor) -> torch.Tensor:
             return self.tap(f"{name}:t{moment}", tensor, type(module).__name__, f"t{moment}")
 
-        if not any(is_wanted(f"{name}:t{n}") for n in range(args[0].numel())):
+        moments = {f"{name}:t{n}" for n in range(call.moments(module))}
+        if self._wanted is not None and self._wanted.isdisjoint(moments):
             return output
-        result = unrolled(module, args, tap)
+        result = unrolled(module, call, tap)
         return output if self._wanted is None else result
 
-    def _watch_function(self, function: str, place: str) -> Callable[[], None]:
-        original = getattr(F, function)
+    def _watch_function(self, owner: Any, function: str, place: str) -> Callable[[], None]:
+        original = getattr(owner, function)
+        is_inherited = function not in vars(owner)
 
         def watched(*args: Any, **keywords: Any) -> Any:
-            result = original(*args, **keywords)
-            if get_ident() != self._thread or not self._open:
-                return result
+            if get_ident() != self._thread or not self._open or self._is_in_function:
+                return original(*args, **keywords)
+            self._is_in_function = True  # one of these functions may call another
+            try:
+                result = original(*args, **keywords)
+            finally:
+                self._is_in_function = False
             module = self._open[-1]
             self._calls[f"{module}:{place}"] += 1
             number = self._calls[f"{module}:{place}"]
             name = f"{module}:{place}" + ("" if number == 1 else f"#{number}")
             return self.tap(name, result, function, place)
 
-        setattr(F, function, watched)
-        return lambda: setattr(F, function, original)
+        setattr(owner, function, watched)
+        if is_inherited:
+            return lambda: delattr(owner, function)
+        return lambda: setattr(owner, function, original)
+
+
+def _forget(hook: int) -> None:
+    """Torch clears the hook, and forgets that it took keywords."""
+    _global_forward_hooks_with_kwargs.pop(hook, None)
+
+
+def _without_fast_path() -> Callable[[], None]:
+    """Run every module of a transformer: frozen and in evaluation, one kernel does them all."""
+    was_enabled = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    return partial(torch.backends.mha.set_fastpath_enabled, was_enabled)
 
 
 def _without_checkpoints() -> list[Callable[[], None]]:

@@ -25,8 +25,8 @@ from backlight.laboratory.interface import (
     Pin,
     Question,
 )
-from backlight.laboratory.receptive import fields_between, nonlinear_between
-from backlight.laboratory.tapping import OUTPUT, Taps
+from backlight.laboratory.receptive import fields_between, nonlinear_between, places_between
+from backlight.laboratory.tapping import OUTPUT, Seen, Taps
 from backlight.laboratory.untouched import untouched
 
 REPLICA_BYTES: Final = 192 << 20
@@ -105,6 +105,11 @@ class TorchModel:
         seed: int | None = 0,
     ) -> None:
         self.model = unwrap(model)
+        if not isinstance(self.model, nn.Module):
+            raise BacklightError(
+                f"The lab runs a torch.nn.Module, not a {type(model).__name__}: put what you "
+                "compute into the forward of one."
+            )
         self._args, self._keywords, self._inputs = _arguments(inputs)
         self._target, self._loss, self._seed = target, loss, seed
         self._batch_dim = batch_dim
@@ -113,6 +118,8 @@ class TorchModel:
         self._tokens, self._labels = tuple(tokens), tuple(labels)
         self._name = name or type(self.model).__name__
         self._pass: Pass | None = None
+        self._changes_itself = False
+        self._dims: dict[tuple[int, ...], int] = {}
         self._layers, self._aliases, self._bytes = self._discover()
         self._chosen = self._choose(layers)
 
@@ -189,8 +196,9 @@ class TorchModel:
             if kind == "gradient"
             else np.zeros(self._layers[source].shape, np.float32)
         )
+        places = fields or places_between(*ends)
         yield FlowEnd(
-            around, reach=None if fields is None else tuple(each.as_span() for each in fields)
+            around, reach=None if places is None else tuple(each.as_span() for each in places)
         )
 
     def trace(self, layer: str, cells: Sequence[int]) -> dict[str, Array]:
@@ -236,7 +244,8 @@ class TorchModel:
             if name not in self._inputs
         }
         taps = Taps(self.model, wanted, pins)
-        with untouched(self.model, seed=self._seed), torch.enable_grad():
+        as_it_was = untouched(self.model, seed=self._seed, on_copies=self._changes_itself)
+        with as_it_was, torch.enable_grad():
             before = torch.get_rng_state()
             with taps:
                 output = self.model(*self._call_args(leaves), **self._call_keywords(leaves))
@@ -372,11 +381,13 @@ class TorchModel:
         if not self._is_together:
             return plain, None
         sample = done.question.sample
+        source_dim, sink_dim = (1 + self._dim_of(each) for each in (source, sink))
 
         def of_sample(vectors: torch.Tensor) -> torch.Tensor:
             full = vectors.new_zeros(len(vectors), *sink.shape)
-            full[:, sample] = vectors.view(-1, *sink.shape[1:])
-            return plain(full)[:, sample]
+            own = full.select(sink_dim, sample)
+            own.copy_(vectors.view(own.shape))
+            return plain(full).select(source_dim, sample)
 
         return of_sample, None
 
@@ -406,7 +417,7 @@ class TorchModel:
             if not self._is_together:
                 return torch.zeros_like(grad)
             blocked = grad.clone()
-            blocked[sample] = 0
+            self._of_sample(blocked, sample).zero_()
             return blocked
 
         handle = sink.register_hook(block)
@@ -446,22 +457,54 @@ class TorchModel:
             return tensor
         return tensor.narrow(self._batch_dim or 0, sample, 1)
 
+    def _dim_of(self, tensor: torch.Tensor) -> int:
+        """The dimension of a tensor of a pass that counts samples; -1 where none does."""
+        if self._batch_dim is None:
+            return -1
+        count = self.samples if self._is_together else 1
+        found = (self._dims.get(tuple(tensor.shape), self._batch_dim), 0)
+        return next((n for n in found if tensor.dim() > n and tensor.shape[n] == count), -1)
+
+    def _find_dims(self, alone: Mapping[str, Seen]) -> dict[tuple[int, ...], int]:
+        """The dimension that counts samples, by shape: the one that twice as many samples double.
+
+        It is asked only where it is not the first, since inside of the model it may then be.
+        """
+        if not self._batch_dim:
+            return {}
+        leaves = {
+            name: torch.cat([own, own], self._batch_dim) if self._has_batch(tensor) else own
+            for name, tensor in self._inputs.items()
+            for own in (self._slice(tensor, 0).detach(),)
+        }
+        taps = Taps(self.model, None)
+        try:
+            with untouched(self.model, seed=self._seed, on_copies=True), torch.enable_grad(), taps:
+                self.model(*self._call_args(leaves), **self._call_keywords(leaves))
+        except Exception:  # it takes so many samples and no others
+            return {}
+        found = {}
+        for name, seen in alone.items():
+            if name in taps.seen and taps.seen[name].tensor.dim() == seen.tensor.dim():
+                shape, double = seen.tensor.shape, taps.seen[name].tensor.shape
+                grown = [n for n, size in enumerate(shape) if double[n] == 2 * size]
+                found[tuple(shape)] = grown[0] if grown else self._batch_dim
+        return found
+
     def _of_sample(self, tensor: torch.Tensor, sample: int) -> torch.Tensor:
         """One sample of any tensor of a pass, without its batch dimension."""
-        if self._is_together:
-            return tensor[sample]
-        dim = self._batch_dim
-        if dim is not None and tensor.dim() > dim and tensor.shape[dim] == 1:
-            return tensor.squeeze(dim)
-        return tensor
+        dim = self._dim_of(tensor)
+        return tensor if dim < 0 else tensor.select(dim, sample if self._is_together else 0)
 
     def _cells(self, name: str, tensor: torch.Tensor, sample: int) -> Array:
         return _array(self._of_sample(tensor, sample)).reshape(self._layers[name].shape)
 
     def _mask(self, tensor: torch.Tensor, cells: Sequence[int]) -> torch.Tensor:
         mask = torch.zeros_like(tensor)
-        own = mask[self._last_pass().question.sample] if self._is_together else mask
-        own.view(-1)[list(cells)] = 1
+        own = self._of_sample(mask, self._last_pass().question.sample)
+        flat = own.new_zeros(own.numel())
+        flat[list(cells)] = 1
+        own.copy_(flat.view(own.shape))
         return mask
 
     def _pin(self, name: str, pin: Pin, sample: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -474,8 +517,8 @@ class TorchModel:
         mask = torch.zeros(shape, dtype=torch.bool, device=device)
         values = torch.zeros(shape, dtype=self._dtypes[known.name], device=device)
         for whole, given in ((mask, pin.mask), (values, pin.values)):
-            own = whole[sample] if self._is_together else whole
-            own.view(-1).copy_(torch.as_tensor(given).reshape(-1))
+            own = self._of_sample(whole, sample)
+            own.copy_(torch.as_tensor(given).reshape(own.shape))
         return mask, values
 
     def _target_of(self, sample: int) -> Any:
@@ -511,13 +554,16 @@ class TorchModel:
             if leaf.is_floating_point():
                 leaf.requires_grad_()
         taps = Taps(self.model, None)
-        with untouched(self.model, seed=self._seed), torch.enable_grad(), taps:
+        run = untouched(self.model, seed=self._seed, on_copies=True)
+        with run as copies, torch.enable_grad(), taps:
             try:
                 self.model(*self._call_args(leaves), **self._call_keywords(leaves))
             except Exception as error:
                 raise BacklightError(
                     f"The model cannot be run on these inputs ({type(error).__name__}: {error})."
                 ) from error
+        self._changes_itself = copies is not None and copies.have_changed()
+        self._dims = self._find_dims(taps.seen)
         layers = {
             name: Layer(
                 name,
@@ -534,7 +580,10 @@ class TorchModel:
         for name, seen in taps.seen.items():
             if not seen.tensor.is_floating_point():
                 continue
+            if self._is_together and self._dim_of(seen.tensor) < 0:
+                continue  # the samples' parts of it are not known
             shape = tuple(self._of_sample(seen.tensor, 0).shape)
+            shape = shape[-1:] if _is_moment(name) else shape
             kind = "output" if name == final else "hidden"
             axes = _axes(len(shape), seen.place)
             layers[name] = Layer(name, shape, kind, seen.module_class, axes=axes)
@@ -551,12 +600,18 @@ class TorchModel:
         weighty = [
             name
             for name, layer in self._layers.items()
-            if layer.kind != "input"
-            and (_has_weights(modules.get(name.partition("#")[0])) or _is_moment(name))
+            if layer.kind != "input" and (_is_moment(name) or self._is_weighty(name, modules))
         ]
         final = [name for name, layer in self._layers.items() if layer.kind == "output"]
         hidden = [name for name in weighty or list(self._layers)[1:] if name not in final]
         return (*inputs, *_spread(hidden, _MOST_CHOSEN - 1), *final)
+
+    def _is_weighty(self, name: str, modules: Mapping[str, nn.Module]) -> bool:
+        """Whether a layer does a layer's work; a recurrent one only where it has no moments."""
+        module = modules.get(name.partition("#")[0])
+        if isinstance(module, nn.RNNBase):
+            return f"{name}:t0" not in self._layers
+        return _has_weights(module)
 
     def _find(self, name: str) -> str:
         plain = name.removesuffix(":out.0")
@@ -564,7 +619,7 @@ class TorchModel:
         if found not in self._layers and plain in dict(self.model.named_modules()):
             raise BacklightError(
                 f"The module {name!r} gives no real tensor with a gradient on these inputs: it is "
-                "not called, or under no_grad."
+                "not called, or under no_grad, or its samples cannot be told apart."
             )
         if found not in self._layers:
             known = ", ".join(list(self._layers)[:12])
@@ -584,6 +639,11 @@ def _arguments(inputs: Any) -> tuple[list[Any], dict[str, Any], dict[str, torch.
                 raise BacklightError(
                     f"{name!r} is complex, and the lab edits real numbers: make it a part of the "
                     "model that they become complex."
+                )
+            if value.layout is not torch.strided:
+                raise BacklightError(
+                    f"{name!r} is sparse, and the lab edits every cell: pass it as a dense tensor, "
+                    "and let the model make it sparse."
                 )
             tensors[name] = value.detach()
             return _Place(name)
@@ -661,7 +721,7 @@ def _has_weights(module: nn.Module | None) -> bool:
     if module is None:
         return False
     own = (each.dim() >= 2 for each in module.parameters(recurse=False))
-    return isinstance(module, _WEIGHTY) or (any(own) and not isinstance(module, nn.RNNBase))
+    return isinstance(module, _WEIGHTY) or any(own)
 
 
 def _mixes_samples(model: nn.Module) -> bool:

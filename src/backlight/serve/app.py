@@ -16,7 +16,7 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp
 
 from backlight.custom.runner import Custom
-from backlight.serve import analyses, handlers
+from backlight.serve import analyses, handlers, recorded_flows
 from backlight.serve import custom as own_view
 from backlight.serve.findings import Diagnoses
 from backlight.serve.graphs import Graphs
@@ -84,7 +84,11 @@ def create_app(
     """The viewer of the runs under `root`, as an ASGI application."""
     routes = [Route(path, handler, methods=["GET"]) for path, handler in ROUTES.items()]
     app = Starlette(
-        routes=[*routes, _page(static)],
+        routes=[
+            *routes,
+            Route(f"{_RUN}/lab", recorded_flows.ask, methods=["POST"]),
+            _page(static),
+        ],
         exception_handlers=ERROR_HANDLERS,
         # A low level: most clients are on this machine, where time counts more than bytes.
         middleware=[Middleware(GZipMiddleware, minimum_size=1024, compresslevel=2)],
@@ -94,6 +98,7 @@ def create_app(
     app.state.diagnoses = Diagnoses()
     app.state.numerics = Numerics()
     app.state.value_files = ValueFiles()
+    app.state.labs = recorded_flows.Labs()
     app.state.hub = hub
     app.state.custom = custom
     return Guarded(app, access or Access(), cookie)

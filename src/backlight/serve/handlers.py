@@ -22,6 +22,7 @@ from backlight.serve.happened import event_log as told_events
 from backlight.serve.kept_values import ValueFiles, sample_history, samples_at
 from backlight.serve.live import EventStream
 from backlight.serve.responses import arrow_response, json_response
+from backlight.store.recorded_flows import files_of_steps
 from backlight.store.summary import describe
 
 
@@ -48,6 +49,7 @@ def run(request: Request) -> Response:
             "quantities": reader.quantities(),
             "statistics": info.statistics,
             "custom": getattr(request.app.state.custom, "title", None),
+            "flow_steps": list(files_of_steps(folder.path)),
             "rows": reader.rows,
             "problems": reader.problems,
         }

@@ -184,6 +184,10 @@ export class Client implements Connector {
     return this.transport.frame("custom/frame");
   }
 
+  labOf(id: string): string | null {
+    return this.transport.page?.("lab.html", { run: id }) ?? null;
+  }
+
   async plotly(): Promise<string> {
     return new TextDecoder().decode(await this.transport.fetch("custom/plotly.js", {}));
   }

@@ -33,6 +33,8 @@ export interface Connector {
   /** What showing a picture may need: a frame apart from the page, and the script of Plotly. */
   customFrame(): Promise<FrameSource>;
   plotly(): Promise<string>;
+  /** The address of the lab's page about a run's recorded flows; null where there is none. */
+  labOf(id: string): string | null;
   /** Sentences about where the data comes from, if it is not all of it. */
   readonly about: readonly string[];
   /** Calls back at once and after each change, until the function that it returns is called. */
@@ -94,6 +96,8 @@ export interface RunDetail extends RunChange {
   statistics: OwnStatistic[];
   /** What the view of the user's own is called, if there is one. */
   custom: string | null;
+  /** The steps at which flows between layers were recorded, cell by cell. */
+  flow_steps: number[];
   /** A sentence for each damaged file. */
   problems: string[];
 }

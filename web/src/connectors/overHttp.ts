@@ -18,6 +18,10 @@ export class OverHttp implements Transport {
     return response.arrayBuffer();
   }
 
+  page(name: string, query: Query): string {
+    return addressOf(name, query);
+  }
+
   async frame(path: string): Promise<FrameSource> {
     return { src: this.base + path };
   }

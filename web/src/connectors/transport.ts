@@ -9,6 +9,8 @@ export interface Transport {
   readonly about?: readonly string[];
   /** The answer's bytes; an error has the sentence that the viewer says. */
   fetch(path: string, query: Query, signal?: AbortSignal): Promise<ArrayBuffer>;
+  /** The address of another page of the same server, where there is a server. */
+  page?(name: string, query: Query): string;
   /** What a frame shows of an address: its own policy comes with it, or it has to be put in. */
   frame(path: string): Promise<FrameSource>;
   /** Calls back with the state now and after each change, until what it returns is called. */

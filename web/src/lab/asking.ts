@@ -14,8 +14,10 @@ export interface WayToLab {
 }
 
 export class LabOverHttp implements WayToLab {
+  constructor(private readonly address = "api/lab") {}
+
   async ask(question: Question, onMessage: (message: Message) => void, signal?: AbortSignal) {
-    const response = await fetch("api/lab", {
+    const response = await fetch(this.address, {
       method: "POST",
       headers: { "x-backlight": "lab", "content-type": "application/json" },
       body: JSON.stringify(question),

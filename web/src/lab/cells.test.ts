@@ -1,5 +1,5 @@
 import { expect, test } from "vitest";
-import { brushed, cellName, gridOf, indicesOf, sliceOf } from "./cells";
+import { brushed, cellName, gridOf, indicesOf, moveIn, sliceOf } from "./cells";
 
 test("cells lie as the last two dimensions do", () => {
   expect(gridOf([8, 28, 28])).toEqual({ rows: 28, columns: 28, slices: 8, perSlice: 784 });
@@ -21,4 +21,12 @@ test("a cell is named by its position", () => {
 test("a slice is chosen by channel and depth", () => {
   expect(indicesOf([3, 5], 13)).toEqual([2, 3]);
   expect(sliceOf([3, 5], [2, 3])).toBe(13);
+});
+
+test("an arrow leads to the next cell of the same slice", () => {
+  expect(moveIn([2, 3, 4], 12 + 5, 0, 1)).toBe(12 + 6);
+  expect(moveIn([2, 3, 4], 12 + 5, 1, 0)).toBe(12 + 9);
+  expect(moveIn([2, 3, 4], 12 + 7, 0, 1)).toBeNull();
+  expect(moveIn([2, 3, 4], 12 + 1, -1, 0)).toBeNull();
+  expect(moveIn([18], 17, 0, 1)).toBeNull();
 });

@@ -38,6 +38,23 @@ export function brushed(
   return cells;
 }
 
+/** The next cell of the same slice in a direction; null at its edge. */
+export function moveIn(
+  shape: readonly number[],
+  cell: number,
+  down: number,
+  right: number,
+): number | null {
+  const { rows, columns, perSlice } = gridOf(shape);
+  const slice = Math.floor(cell / perSlice);
+  const at = cell % perSlice;
+  const row = Math.floor(at / columns) + down;
+  const column = (at % columns) + right;
+  const isInside = row >= 0 && row < rows && column >= 0 && column < columns;
+  const next = row * columns + column;
+  return isInside && next < perSlice ? slice * perSlice + next : null;
+}
+
 /** A place among so many as a place along each dimension. */
 export function indicesOf(sizes: readonly number[], place: number): number[] {
   const indices: number[] = [];

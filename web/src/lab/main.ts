@@ -5,4 +5,8 @@ import LabApp from "./LabApp.svelte";
 import "../app.css";
 
 theme.start();
-mount(LabApp, { target: document.getElementById("app")!, props: { way: new LabOverHttp() } });
+/** In the viewer, the address names the run whose recorded flows are shown. */
+const run = new URLSearchParams(location.search).get("run");
+const path = run?.split("/").map(encodeURIComponent).join("/");
+const way = new LabOverHttp(path ? `api/runs/${path}/lab` : undefined);
+mount(LabApp, { target: document.getElementById("app")!, props: { way } });

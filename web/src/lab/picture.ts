@@ -108,7 +108,8 @@ export function readLinks({ header, arrays }: Message): Pair {
     aroundNegative: aroundNegative as Float32Array,
     count: header.count,
     dropped: header.dropped,
-    residual: header.residual,
+    // NaN is a word in JSON.
+    residual: header.residual === null ? null : Number(header.residual),
     note: header.note,
     isExact: header.is_exact,
     reach: header.reach,
@@ -119,11 +120,25 @@ export function readLinks({ header, arrays }: Message): Pair {
 export function areAlike(one: Picture, other: Picture): boolean {
   return (
     one.layers.length === other.layers.length &&
-    one.layers.every((layer, n) => {
+    one.layers.every(({ name, nodes }, n) => {
       const same = other.layers[n]!;
-      return layer.name === same.name && layer.labels.join("\n") === same.labels.join("\n");
+      const isSameSize = name === same.name && nodes.length === same.nodes.length;
+      return isSameSize && nodes.every((node, cell) => node === same.nodes[cell]);
     })
   );
+}
+
+/** Why there is nothing to draw between the layers; empty where there may be. */
+export function whyNoFlows({ layers, pairs, problems }: Picture): string {
+  const grads = layers.flatMap((layer) => (layer.grads ? [layer.grads] : []));
+  if (grads.some((each) => !each.every(Number.isFinite))) {
+    return "Gradients are NaN or infinite here, so there are no flows to draw: the maps show where.";
+  }
+  if (grads.length < 2) return "Flows need two layers with gradients: choose more in Layers.";
+  if (problems.length > 0) return problems[0]!;
+  const isZero = grads.slice(0, -1).every((each) => each.every((value) => value === 0));
+  if (isZero) return "No gradient reaches these layers: all of it is 0.";
+  return pairs.length > 0 ? "No flow passes the threshold: choose a lower one." : "";
 }
 
 /** What changed from one picture to another: values, gradients and links. */

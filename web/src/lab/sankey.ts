@@ -54,7 +54,7 @@ interface Flow {
 export function chosenFlows(pair: Pair, threshold: Threshold): { shown: Flow[]; hidden: number } {
   const all: Flow[] = [];
   const put = (from: number, to: number, value: number) => {
-    if (value !== 0) all.push({ from, to, value });
+    if (value !== 0 && Number.isFinite(value)) all.push({ from, to, value });
   };
   for (let n = 0; n < pair.from.length; n++) {
     put(pair.from[n]!, pair.to[n]!, pair.positive[n]!);

@@ -5,7 +5,7 @@ import { areAlike, difference, type Model, type Picture, readLayers, readLinks }
 import type { Threshold } from "./sankey";
 
 export interface Edit {
-  op: "set" | "noise" | "swap";
+  op: "set" | "noise" | "swap" | "release";
   layer: string;
   cells?: number[];
   value?: number;
@@ -45,6 +45,8 @@ export class LabState {
   model = $state.raw<Model | null>(null);
   saved = $state.raw<string[]>([]);
   sample = $state(0);
+  /** The input that is edited; a model may have several. */
+  input = $state("");
   step = $state<number | null>(null);
   layers = $state.raw<string[]>([]);
   objective = $state.raw<Objective>({ layer: null, cells: [] });
@@ -86,6 +88,7 @@ export class LabState {
       this.model = model as unknown as Model;
       this.saved = saved;
       this.layers = this.model.chosen;
+      this.input = this.model.layers.find(({ kind }) => kind === "input")?.name ?? "";
       this.step = this.model.steps.at(-1) ?? null;
     });
     if (this.model) await this.ask();
@@ -172,10 +175,10 @@ export class LabState {
         this.failure = null;
       } else if (header.event === "links" && picture) {
         const pair = readLinks(message);
-        const others = picture.pairs.filter((each) => each.sink !== pair.sink);
+        const others = picture.pairs.filter((each) => !isBetween(each, header));
         picture = { ...picture, pairs: inOrder([...others, pair], picture) };
       } else if (header.event === "no_links" && picture) {
-        const pairs = picture.pairs.filter((each) => each.sink !== header.sink);
+        const pairs = picture.pairs.filter((each) => !isBetween(each, header));
         picture = { ...picture, pairs, problems: [...picture.problems, header.error] };
       } else if (header.event === "progress") {
         const { done, total, source, sink } = header;
@@ -198,6 +201,47 @@ export class LabState {
   edit(edit: Edit): void {
     this.edits = [...this.edits, edit];
     this.undone = [];
+    if (this.view === "before") this.view = "after"; // to see what it does
+    void this.ask();
+  }
+
+  /** Edits another input, which is then among the layers. */
+  editInput(name: string): void {
+    this.input = name;
+    if (!this.layers.includes(name)) this.toggleLayer(name);
+  }
+
+  /** Shows one more layer, or one less. */
+  toggleLayer(name: string): void {
+    const has = this.layers.includes(name);
+    if (has && this.layers.length <= 2) return;
+    const order = this.model!.layers.map((each) => each.name);
+    const next = has ? this.layers.filter((each) => each !== name) : [...this.layers, name];
+    this.layers = next.sort((a, b) => order.indexOf(a) - order.indexOf(b));
+    void this.ask();
+  }
+
+  /** Whether the chosen layer has edits that could be taken back. */
+  get canRelease(): boolean {
+    return this.edits.some(({ layer }) => layer === this.chosen?.layer);
+  }
+
+  /** Holds the chosen cells at a value. */
+  hold(value: number): void {
+    if (!this.chosen || !this.model?.can_edit) return;
+    this.edit({ op: "set", layer: this.chosen.layer, cells: this.chosen.cells, value });
+  }
+
+  /** Lets the chosen cells be what they would be. */
+  release(): void {
+    if (!this.chosen || !this.canRelease) return;
+    this.edit({ op: "release", layer: this.chosen.layer, cells: this.chosen.cells });
+  }
+
+  /** Takes gradients of the chosen cells. */
+  aim(): void {
+    if (!this.chosen || !this.model?.can_edit) return;
+    this.objective = { layer: this.chosen.layer, cells: this.chosen.cells };
     void this.ask();
   }
 
@@ -312,6 +356,10 @@ export class LabState {
       }
     }
   }
+}
+
+function isBetween(pair: Picture["pairs"][number], { source, sink }: Message["header"]): boolean {
+  return pair.source === source && pair.sink === sink;
 }
 
 function inOrder(pairs: Picture["pairs"], { layers }: Picture): Picture["pairs"] {

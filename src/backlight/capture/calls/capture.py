@@ -22,6 +22,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.overrides import TorchFunctionMode
 
+from backlight.capture.apart import is_apart
 from backlight.capture.calls import mode_stack
 from backlight.capture.calls.book import CallBook, FunctionCall
 from backlight.capture.calls.clipping import CLIPPERS, CLIPPING, CLIPPING_CALLS, clipping_in
@@ -122,7 +123,7 @@ class CallCapture:
         self, watched: Watched, args: tuple[Any, ...], kwargs: dict[str, Any], frame: FrameType
     ) -> _Begun | None:
         """What is known of a call before it runs, since it may change its arguments in place."""
-        if self._thread != get_ident() or _is_unreal():
+        if self._thread != get_ident() or is_apart() or _is_unreal():
             return None
         try:
             with Quiet():
