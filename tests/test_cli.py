@@ -88,6 +88,13 @@ def test_a_path_without_runs_is_one_sentence(tmp_path: Path, command: str, where
     assert where in result.stderr
 
 
+@pytest.mark.skipif(not has_bundle(), reason=NO_BUNDLE)
+def test_edits_are_saved_with_a_run_that_is_there(tmp_path: Path) -> None:
+    result = run("lab", "model.py", "--run", "nowhere", cwd=tmp_path)
+    assert result.returncode == 1
+    assert result.stderr == "backlight: There is no run in 'nowhere' to save edits with.\n"
+
+
 def test_runs_are_listed_with_their_names_as_they_are(root: Path) -> None:
     result = run("ls", cwd=root.parent)
     assert (result.returncode, result.stderr) == (0, "")
