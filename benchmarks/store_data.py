@@ -74,6 +74,7 @@ def rows(site: Any, step: Any, *, with_sketches: bool) -> pa.Table:
     }
     if with_sketches:
         columns["sketch_keys"], columns["sketch_counts"] = _sketches(site, step, count)
+    columns["own"] = pa.nulls(count)  # no statistics of the user's own
     schema = pa.schema([STATS.field(name) for name in columns])
     arrays = [
         (each if isinstance(each, pa.Array) else pa.array(each)).cast(field.type)
