@@ -20,12 +20,20 @@ from backlight.diagnosis.calls import (
 )
 from backlight.diagnosis.losses import LossCurve
 from backlight.diagnosis.network import Module, Network, make_network
-from backlight.diagnosis.series import Real, SeriesTable, Whole, chosen_steps, load_series
+from backlight.diagnosis.series import (
+    Real,
+    SeriesTable,
+    Statistics,
+    Whole,
+    chosen_steps,
+    load_series,
+)
 from backlight.errors import BacklightError
 from backlight.schema import QUANTITIES, TABLES, Evidence, RunInfo, Site
 from backlight.store.graphs import read_graph
 from backlight.store.reader import RunReader
 from backlight.store.snapshot import Snapshot
+from backlight.store.sparse import SparseStats
 
 _MODE: Final = re.compile(r"^in evaluation mode: (.*)$")
 _MOST_CALLS: Final = 20_000
@@ -200,16 +208,17 @@ class Facts:
 
 def read_facts(path: Path) -> Facts:
     """Read a run."""
-    reader = RunReader(path)
-    reader.refresh()
-    return facts_of(reader)
+    stats = SparseStats(path)
+    stats.refresh()
+    return facts_of(stats.reader, stats)
 
 
-def facts_of(reader: RunReader) -> Facts:
-    """What is known of a run that is read already."""
+def facts_of(reader: RunReader, stats: Statistics | None = None) -> Facts:
+    """What is known of a run that is read already; `stats` where `reader` does not hold them."""
     snapshot = reader.snapshot
+    stats = stats or snapshot
     steps = _training_steps(snapshot)
-    series = load_series(snapshot, chosen_steps(_recorded(snapshot, steps)))
+    series = load_series(stats, chosen_steps(_recorded(stats, steps)))
     sites = {row["site"]: _site(row) for row in snapshot.held["sites"].to_pylist()}
     orders = {
         int(site): int(order)
@@ -252,8 +261,8 @@ def _training_steps(snapshot: Snapshot) -> dict[str, Any]:
     return {**chosen, "step": chosen["step"].astype(np.int64)}
 
 
-def _recorded(snapshot: Snapshot, steps: dict[str, Any]) -> Whole:
-    recorded = snapshot.recorded_steps
+def _recorded(stats: Statistics, steps: dict[str, Any]) -> Whole:
+    recorded = stats.recorded_steps
     trained = recorded[np.isin(recorded, steps["step"])]
     return trained if len(trained) else recorded
 
