@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
@@ -37,6 +38,7 @@ from backlight.store.sparse import SparseStats
 
 _MODE: Final = re.compile(r"^in evaluation mode: (.*)$")
 _MOST_CALLS: Final = 20_000
+_MOST_POINTS: Final = 64  # of one piece of evidence
 
 
 @dataclass(frozen=True)
@@ -90,17 +92,31 @@ class Facts:
     ) -> Evidence:
         """A statistic of a site over the steps, to be drawn."""
         values = self.stat(site, statistic, quantity)
-        seen = np.flatnonzero(np.isfinite(values))
-        if len(seen) > 64:
-            seen = seen[np.linspace(0, len(seen) - 1, 64).astype(int)]
+        return thinned(site.name, self.steps, values, text, quantity, statistic)
+
+    def loss_evidence(self) -> Evidence:
+        """The loss over the steps, to be drawn; None where it is not finite."""
+        steps, values = self.loss.steps, self.loss.values
+        shown = np.linspace(0, len(steps) - 1, min(_MOST_POINTS, len(steps))).astype(int)
         return Evidence(
-            site.name,
-            quantity,
-            statistic,
-            tuple(int(self.steps[at]) for at in seen),
-            tuple(float(values[at]) for at in seen),
-            text,
+            "(loss)",
+            "value",
+            "mean",
+            tuple(int(steps[at]) for at in shown),
+            tuple(float(values[at]) if np.isfinite(values[at]) else None for at in shown),
         )
+
+    def call_evidence(
+        self, call: FunctionalCall, measure: Callable[[FunctionalCall], float | None], text: str
+    ) -> Evidence:
+        """What a line's calls of a function tell over the steps, to be drawn."""
+        found: dict[int, float] = {}
+        for each in self.calls:
+            if (each.name, each.source) == (call.name, call.source):
+                value = measure(each)
+                if value is not None:
+                    found.setdefault(each.step, float(value))
+        return thinned("", np.array([*found]), np.array([*found.values()], np.float64), text)
 
     def first_step(self, mask: Any) -> int:
         """The first step at which something is so; the first of all if it never is."""
@@ -204,6 +220,32 @@ class Facts:
         if self.chance is None or not self.chance > 0 or not np.isfinite(self.loss.last):
             return None
         return float(1 - self.loss.last / self.chance)
+
+
+def thinned(
+    site: str,
+    steps: Any,
+    values: Any,
+    text: str,
+    quantity: str = "value",
+    statistic: str = "mean",
+) -> Evidence:
+    """Evidence of at most 64 steps, where there are numbers.
+
+    >>> thinned("fc", np.arange(3), np.array([1.0, np.nan, 3.0]), "").steps
+    (0, 2)
+    """
+    seen = np.flatnonzero(np.isfinite(values))
+    if len(seen) > _MOST_POINTS:
+        seen = seen[np.linspace(0, len(seen) - 1, _MOST_POINTS).astype(int)]
+    return Evidence(
+        site,
+        quantity,
+        statistic,
+        tuple(int(steps[at]) for at in seen),
+        tuple(float(values[at]) for at in seen),
+        text,
+    )
 
 
 def read_facts(path: Path) -> Facts:

@@ -87,6 +87,7 @@ def _strangers(facts: Facts) -> Iterator[Suspicion]:
         try_this="Keep layers in nn.ModuleList, nn.ModuleDict or as attributes, not in a plain "
         "list or "
         "dict, and parameters as nn.Parameter of the module.",
+        evidence=() if site is None else (facts.evidence(site, "rms"),),
     )
 
 
@@ -102,6 +103,7 @@ def _loose(facts: Facts) -> Iterator[Suspicion]:
                 why=f"{names} of {module.name or 'the model'} asks for gradients, but is a plain "
                 "tensor, so parameters() does not list it and no optimizer trains it.",
                 try_this=f"Make it a parameter: self.{module.told['loose'][0]} = nn.Parameter(…).",
+                evidence=tuple(facts.evidence(site, "rms") for site in module.outputs[:1]),
             )
 
 
@@ -161,6 +163,7 @@ def _switched_off(facts: Facts) -> Iterator[Suspicion]:
         "before and "
         "beside them train. They stay as they were made.",
         try_this="Set requires_grad_(True) where a layer should learn.",
+        evidence=tuple(facts.evidence(p, "rms") for p in behind[0].parameters[:1]),
     )
 
 
