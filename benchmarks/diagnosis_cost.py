@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import random
 import resource
 import subprocess
 import sys
@@ -23,7 +24,7 @@ import numpy as np
 
 STEPS, SITES = 10_000, 500
 LONGEST_SECS, LARGEST_SHARE = 5.0, 0.01
-_TURN_STEPS = 20
+_TURN_STEPS = 5
 
 
 class Cost(NamedTuple):
@@ -132,27 +133,28 @@ def beside_training(root: Path, secs: float) -> bool:
     import backlight
 
     torch.set_num_threads(1)
-    loop = LOOPS["MLP"]()
+    loop, chance = LOOPS["MLP"](), random.Random(0)
     costs: dict[bool, list[float]] = {False: [], True: []}
     children, started = Cost.now(resource.RUSAGE_CHILDREN), Cost.now()
     with backlight.watch(loop.model, loop.optimizer, root=root, project="beside") as run:
         run.on_finding(print)
         watches, deaf = run._watches, []
         while time.perf_counter() - started.secs < secs:
-            for listens in ((False, True), (True, False))[len(costs[True]) % 2]:
-                run._watches = watches if listens else deaf
-                before = time.process_time()
-                for _ in range(_TURN_STEPS):
-                    loop.step()
-                costs[listens].append((time.process_time() - before) / _TURN_STEPS)
+            # By chance: a regular order could go along with that of the recorded steps.
+            listens = chance.random() < 0.5
+            run._watches = watches if listens else deaf
+            before = time.process_time()
+            for _ in range(_TURN_STEPS):
+                loop.step()
+            costs[listens].append((time.process_time() - before) / _TURN_STEPS)
         run._watches = watches
         took = Cost.now().since(started).secs
     beside = Cost.now(resource.RUSAGE_CHILDREN).since(children).cpu_secs
     own = median(costs[True]) / median(costs[False]) - 1
     share = beside / took / (os.cpu_count() or 1)
     print(
-        f"run.on_finding, {len(costs[True]) * _TURN_STEPS} steps with it and as many without in "
-        f"turns, {1e3 * median(costs[False]):.2f} ms a step:\n"
+        f"run.on_finding, {len(costs[True]) * _TURN_STEPS} steps with it and about as many "
+        f"without, in turns, {1e3 * median(costs[False]):.2f} ms a step:\n"
         f"  the trainer's own processor time {own:+.2%}\n"
         f"  the process beside it used {beside:.2f} s in {took:.0f} s, its start included: "
         f"{share:.2%} of the machine"

@@ -54,7 +54,7 @@ def _found(facts: Facts, call: FunctionalCall, one: list[Any], other: list[Any])
         "They are broadcast, so each prediction is compared with the targets of other samples.",
         try_this=f"Give both the same shape, with squeeze(-1) or unsqueeze(-1): {call.place}",
         evidence=(
-            facts.call_evidence(call, _compared, "targets that a prediction is compared with"),
+            facts.call_evidence(call, _compared, "targets for each prediction"),
             facts.loss_evidence(),
         ),
         source=call.source,
