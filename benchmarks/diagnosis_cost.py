@@ -137,7 +137,7 @@ def beside_training(root: Path, secs: float) -> bool:
     costs: dict[bool, list[float]] = {False: [], True: []}
     children, started = Cost.now(resource.RUSAGE_CHILDREN), Cost.now()
     with backlight.watch(loop.model, loop.optimizer, root=root, project="beside") as run:
-        run.on_finding(print)
+        run.on_finding(lambda _: None)
         watches, deaf = run._watches, []
         while time.perf_counter() - started.secs < secs:
             # By chance: a regular order could go along with that of the recorded steps.

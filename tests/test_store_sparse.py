@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pytest
-from sample_runs import SampleRun
+from sample_runs import SampleRun, observed_places, stats_batch
 from test_store_damage import flip
 
 from backlight.store import merge, part_writer, streams
 from backlight.store.compact import compact
 from backlight.store.reader import RunReader
 from backlight.store.sparse import SparseStats
+from backlight.store.writer import RunWriter
 
 COLUMNS = ["step", "site", "quantity", "order", "dtype", "shape", "rms", "nans"]
 GOLDEN = sorted((Path(__file__).parent / "golden").iterdir())
@@ -67,6 +69,20 @@ def test_it_follows_a_run_that_grows_and_is_compacted(
     # Its files went away since it looked.
     assert texts(stats.of_steps(np.array(steps, np.int64), COLUMNS)) == grown
     assert sparse(stats, steps) == whole(sample.path, steps) == grown
+
+
+def test_several_ranks(sample: SampleRun) -> None:
+    other = RunWriter(sample.path, rank=1)
+    # What is site 0 of the one is site 1 of the other.
+    sites = [sample.sites[1], sample.sites[0]]
+    other.append_rows("sites", [asdict(replace(s, site=at)) for at, s in enumerate(sites)])
+    places = observed_places(sample.sites[:2])
+    other.append("stats", stats_batch(7, places, np.random.default_rng(1), False))
+    other.close()
+    stats = SparseStats(sample.path)
+    found = sparse(stats, [6, 7])
+    assert found == whole(sample.path, [6, 7])
+    assert any("'rank': 1" in row for row in found)
 
 
 @pytest.mark.parametrize("path", GOLDEN, ids=lambda path: path.name)
