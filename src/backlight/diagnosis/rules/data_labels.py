@@ -29,7 +29,7 @@ def check(facts: Facts) -> Iterator[Suspicion]:
                 losses[0].step,
                 f"All {total} labels that were seen are {present[0]}, of {classes} "
                 "classes. There is nothing to tell apart.",
-                "Check how labels are read.",
+                "Check how labels are read, and that the data is shuffled: it may begin with them.",
                 facts.call_evidence(losses[0], _lowest, "lowest label"),
             )
         elif _is_shifted(present, classes, total):
