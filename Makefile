@@ -62,8 +62,9 @@ bench-viewer: .venv/installed-dev web chromium ## measure what the page costs a 
 bench-store: .venv/installed-dev ## measure how fast large runs are read (18 GB of disk, half an hour)
 	@$(PY) benchmarks/store.py $(if $(ROOT),--root $(ROOT))
 
-bench-diagnosis: .venv/installed-dev ## measure how often diagnosis is right
+bench-diagnosis: .venv/installed-dev ## measure how often diagnosis is right, and what it costs (7 GB of disk)
 	@OMP_NUM_THREADS=1 $(PY) benchmarks/diagnosis.py
+	@$(PY) benchmarks/diagnosis_cost.py
 
 bench-lab: .venv/installed-dev ## measure how fast the lab answers
 	@$(PY) benchmarks/lab.py

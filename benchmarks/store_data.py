@@ -74,6 +74,7 @@ def rows(site: Any, step: Any, *, with_sketches: bool) -> pa.Table:
     }
     if with_sketches:
         columns["sketch_keys"], columns["sketch_counts"] = _sketches(site, step, count)
+    columns["own"] = pa.nulls(count)  # no statistics of the user's own
     schema = pa.schema([STATS.field(name) for name in columns])
     arrays = [
         (each if isinstance(each, pa.Array) else pa.array(each)).cast(field.type)
@@ -106,7 +107,7 @@ def write_run(root: Path, *, sites: int, steps: int) -> Path:
         FORMAT_VERSION, "bench", "bench", path.name, now, platform.node(), os.getpid(), 0.0
     )
     writer = RunWriter(path)
-    writer.append_rows("sites", [asdict(_site(number)) for number in range(sites)])
+    writer.append_rows("sites", [asdict(made_site(number)) for number in range(sites)])
     numbers = np.arange(steps)
     losses = {"step": numbers, "name": ["loss"] * steps, "value": 4 / (1 + numbers / 100)}
     writer.append("scalars", _batch("scalars", {**losses, "logged_at": now + numbers}))
@@ -126,7 +127,7 @@ def write_run(root: Path, *, sites: int, steps: int) -> Path:
     return path
 
 
-def _site(number: int) -> Site:
+def made_site(number: int) -> Site:
     name = f"blocks.{number // 20}.part{number % 20}"
     return Site(number, f"{name}:out.0", "output", name, "Linear", "out.0", node=name, role="out.0")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -10,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from backlight.anomaly.evaluate import Series, evaluate, windowed
+from backlight.anomaly.patterns import is_found
 from backlight.anomaly.pooling import pool
 from backlight.anomaly.syntax import FUNCTIONS, STATISTICS, Function, Scalar, Statistic, parse
 from backlight.anomaly.tokens import ExpressionError
@@ -81,6 +83,9 @@ def test_what_expressions_mean(text: str, expected: list[bool | None]) -> None:
         ("rms('a > 1", 5, "does not end"),
         ("rms(a) > 1", 5, "in quotation marks"),
         ("rms('(') > 1", 5, "no regular expression"),
+        ("rms('(?!a)') > 1", 5, "no regular expression of RE2"),
+        ("rms('(a{99}){99}') > 1", 5, "no regular expression of RE2"),
+        ("rms('\ud800') > 1", 5, "no regular expression"),
         ("rms('a', loss) > 1", 10, "one of value, grad"),
         ("rms('a', grad, value) > 1", 5, "exclude each other"),
         ("rms > 1", 1, "Say of what"),
@@ -99,6 +104,14 @@ def test_errors_point_at_the_column(text: str, column: int, said: str) -> None:
     assert said in str(caught.value)
     assert caught.value.column == column
     assert f"at column {column}:" in str(caught.value)
+
+
+@pytest.mark.parametrize("pattern", ["(a+)+$", "(a|aa)+$", "(.*)*x", "(a?){60}a{60}"])
+def test_no_pattern_takes_long(pattern: str) -> None:
+    assert parse(f"rms('{pattern}') > 1").statistics[0].pattern == pattern
+    started = time.process_time()
+    assert not is_found(pattern, ["a" * 59 + "b"]).any()
+    assert time.process_time() - started < 1  # Python's own would take longer than anyone lives
 
 
 WORDS = st.sampled_from(

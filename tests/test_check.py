@@ -87,6 +87,26 @@ def test_a_learning_rate_that_cannot_learn_one_batch(rate: float, fault: str) ->
     assert check(model, torch.optim.SGD(model.parameters(), lr=rate)) == [(fault, "optimizer")]
 
 
+@pytest.mark.parametrize("make", [torch.optim.SGD, torch.optim.Adam])
+def test_an_optimizer_that_goes_uphill(make: type[torch.optim.Optimizer]) -> None:
+    model = network()
+    uphill = make(model.parameters(), lr=1e-2, maximize=True)
+    assert check(model, uphill) == [("optimizer_misconfig", "optimizer")]
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+def test_a_loss_that_is_negated(sign: int) -> None:
+    inputs, labels = batch()
+    for loss_fn, target in (
+        (functional.cross_entropy, labels),
+        (functional.mse_loss, inputs[:, :3].clone()),
+    ):
+        found = backlight.check(
+            network(), (inputs, target), lambda out, y, loss_fn=loss_fn: sign * loss_fn(out, y)
+        )
+        assert [each.fault for each in found] == (["loss_sign"] if sign < 0 else [])
+
+
 class Looking(nn.Module):
     """Predicts the next token, and looks at all of them unless it is told not to."""
 

@@ -22,7 +22,9 @@ def test_every_rule_has_its_picture_and_no_picture_is_without_one() -> None:
     for file in pictures.values():
         picture = file.read_text(encoding="utf-8")
         assert file.suffix == ".svg" and len(picture) <= LARGEST_PICTURE_BYTES
-        assert "faulty" in picture and picture.count("stroke-linejoin") >= 1
+        # What the rule looks at, with the fault and without: two lines, and not the loss's.
+        assert "faulty" in picture and picture.count("stroke-linejoin") == 2
+        assert ">the loss<" not in picture
 
 
 def test_the_guide_lists_every_fault_and_links_its_section() -> None:

@@ -37,6 +37,7 @@ def test_the_fault_is_found_and_the_twin_is_not_accused(program: Program, tmp_pa
     assert finding.where in program.where
     assert finding.score >= SURE
     assert finding.why and finding.try_this
+    assert any(len(each.steps) > 1 for each in finding.evidence), "there is nothing to draw"
     fixed = diagnosed(program, tmp_path, bug=False)
     assert program.fault not in [each.fault for each in fixed if each.score >= SURE], fixed
 

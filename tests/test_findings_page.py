@@ -98,6 +98,27 @@ def test_show_me_goes_to_the_place(page: Page) -> None:
     expect(page.get_by_label("step", exact=True).first).to_have_value("0")
 
 
+def test_keys_open_close_and_mute_a_finding(page: Page) -> None:
+    page.goto("#/p/broken/findings")
+    card = page.get_by_role("article").first
+    why = card.locator("p.try").first
+    expect(why).to_be_visible()
+    page.keyboard.press("ArrowDown")
+    expect(card).to_be_focused()
+    page.keyboard.press("Space")
+    expect(card.get_by_role("button", name="Open").first).to_be_visible()
+    page.keyboard.press("Space")
+    expect(why).to_be_visible()
+    page.keyboard.press("m")
+    expect(page.get_by_role("button", name="1 muted")).to_be_visible()
+    page.keyboard.press("a")
+    page.get_by_role("button", name="Unmute").first.click()
+    page.goto("#/p/broken/findings")
+    page.get_by_role("article").first.focus()
+    page.keyboard.press("Shift+Enter")
+    expect(page.get_by_role("main", name="Tensor")).to_be_visible()
+
+
 def test_a_muted_finding_stays_away_until_it_is_asked_for(page: Page) -> None:
     page.goto("#/p/broken/findings")
     card = page.get_by_role("article", name="Loss shape mismatch")
@@ -114,7 +135,7 @@ def test_a_muted_finding_stays_away_until_it_is_asked_for(page: Page) -> None:
 
 def test_a_healthy_run_is_said_to_be_so(page: Page) -> None:
     page.goto("#/p/healthy/findings")
-    expect(page.get_by_text("Nothing wrong was found so far.")).to_be_visible()
+    expect(page.get_by_text("Nothing wrong was found in 40 recorded steps.")).to_be_visible()
     expect(page.get_by_role("article")).to_have_count(0)
     expect(page.get_by_role("link", name="Findings", exact=True)).to_be_visible()
 

@@ -6,11 +6,15 @@ import json
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from backlight.schema import Finding
+
+_LOOK_EVERY_SECS: Final = 0.1
+"""A look asks the system, which a short step would feel; a finding comes after seconds anyway."""
 
 
 class FindingWatch:
@@ -19,6 +23,7 @@ class FindingWatch:
     def __init__(self, path: Path, tell: Callable[[Finding], Any]) -> None:
         self.tell = tell
         self._rest = b""
+        self._look_at_secs = 0.0
         self._process: subprocess.Popen[bytes] | None = subprocess.Popen(
             [sys.executable, "-m", "backlight.diagnosis.watcher", str(path)],
             stdin=subprocess.PIPE,
@@ -33,8 +38,10 @@ class FindingWatch:
 
     def new(self) -> list[Finding]:
         """What was found since the last call."""
-        if self._process is None:
+        now = time.monotonic()
+        if self._process is None or now < self._look_at_secs:
             return []
+        self._look_at_secs = now + _LOOK_EVERY_SECS
         try:
             heard = os.read(self._output, 1 << 20)
         except BlockingIOError:

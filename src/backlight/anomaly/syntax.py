@@ -12,11 +12,11 @@ factor     = "-" factor | NUMBER | "(" truth ")" | NAME
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
+from backlight.anomaly.patterns import fault_of
 from backlight.anomaly.tokens import Token, fail, tokens_of
 from backlight.schema import COUNTS, QUANTITIES, UNIT_STATISTICS
 from backlight.schema import STATISTICS as MOMENTS
@@ -280,10 +280,9 @@ class _Parser:
     def _statistic(self, name: Token) -> Node:
         place = self.token.column
         pattern = self._quoted("A pattern for names of sites")
-        try:
-            re.compile(pattern)
-        except (re.error, OverflowError, RecursionError) as error:
-            fail(f"The pattern is no regular expression ({error})", self._text, place)
+        fault = fault_of(pattern)
+        if fault is not None:
+            fail(f"The pattern is no regular expression of RE2 ({fault})", self._text, place)
         words: dict[str, str] = {}
         while self._is_at(","):
             self._take()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import statistics
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -13,6 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from backlight.anomaly.evaluate import USUAL_OVER, Real, Series, evaluate
+from backlight.anomaly.patterns import is_found
 from backlight.anomaly.pooling import needed_columns, pool
 from backlight.anomaly.syntax import STEP_FACTS, Function, Scalar, Statistic, nodes_of, parse
 from backlight.anomaly.tokens import fail
@@ -83,8 +83,10 @@ class WatchedAnomaly:
     def _matching(self, pattern: str, sites: Any) -> Any:
         known = self._is_matched.setdefault(pattern, {})
         numbers = sites.tolist()
-        for site in {*numbers} - known.keys():
-            known[site] = re.search(pattern, self._name_of(site)) is not None
+        new = [*({*numbers} - known.keys())]
+        if new:
+            found = is_found(pattern, [self._name_of(site) for site in new])
+            known.update(zip(new, found.tolist(), strict=True))
         return np.array([known[site] for site in numbers], bool)
 
     def scalar(self, asked: Scalar) -> Series:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
@@ -20,15 +21,24 @@ from backlight.diagnosis.calls import (
 )
 from backlight.diagnosis.losses import LossCurve
 from backlight.diagnosis.network import Module, Network, make_network
-from backlight.diagnosis.series import Real, SeriesTable, Whole, chosen_steps, load_series
+from backlight.diagnosis.series import (
+    Real,
+    SeriesTable,
+    Statistics,
+    Whole,
+    chosen_steps,
+    load_series,
+)
 from backlight.errors import BacklightError
 from backlight.schema import QUANTITIES, TABLES, Evidence, RunInfo, Site
 from backlight.store.graphs import read_graph
 from backlight.store.reader import RunReader
 from backlight.store.snapshot import Snapshot
+from backlight.store.sparse import SparseStats
 
 _MODE: Final = re.compile(r"^in evaluation mode: (.*)$")
 _MOST_CALLS: Final = 20_000
+_MOST_POINTS: Final = 64  # of one piece of evidence
 
 
 @dataclass(frozen=True)
@@ -82,17 +92,31 @@ class Facts:
     ) -> Evidence:
         """A statistic of a site over the steps, to be drawn."""
         values = self.stat(site, statistic, quantity)
-        seen = np.flatnonzero(np.isfinite(values))
-        if len(seen) > 64:
-            seen = seen[np.linspace(0, len(seen) - 1, 64).astype(int)]
+        return thinned(site.name, self.steps, values, text, quantity, statistic)
+
+    def loss_evidence(self) -> Evidence:
+        """The loss over the steps, to be drawn; None where it is not finite."""
+        steps, values = self.loss.steps, self.loss.values
+        shown = np.linspace(0, len(steps) - 1, min(_MOST_POINTS, len(steps))).astype(int)
         return Evidence(
-            site.name,
-            quantity,
-            statistic,
-            tuple(int(self.steps[at]) for at in seen),
-            tuple(float(values[at]) for at in seen),
-            text,
+            "(loss)",
+            "value",
+            "mean",
+            tuple(int(steps[at]) for at in shown),
+            tuple(float(values[at]) if np.isfinite(values[at]) else None for at in shown),
         )
+
+    def call_evidence(
+        self, call: FunctionalCall, measure: Callable[[FunctionalCall], float | None], text: str
+    ) -> Evidence:
+        """What a line's calls of a function tell over the steps, to be drawn."""
+        found: dict[int, float] = {}
+        for each in self.calls:
+            if (each.name, each.source) == (call.name, call.source):
+                value = measure(each)
+                if value is not None:
+                    found.setdefault(each.step, float(value))
+        return thinned("", np.array([*found]), np.array([*found.values()], np.float64), text)
 
     def first_step(self, mask: Any) -> int:
         """The first step at which something is so; the first of all if it never is."""
@@ -198,18 +222,45 @@ class Facts:
         return float(1 - self.loss.last / self.chance)
 
 
+def thinned(
+    site: str,
+    steps: Any,
+    values: Any,
+    text: str,
+    quantity: str = "value",
+    statistic: str = "mean",
+) -> Evidence:
+    """Evidence of at most 64 steps, where there are numbers.
+
+    >>> thinned("fc", np.arange(3), np.array([1.0, np.nan, 3.0]), "").steps
+    (0, 2)
+    """
+    seen = np.flatnonzero(np.isfinite(values))
+    if len(seen) > _MOST_POINTS:
+        seen = seen[np.linspace(0, len(seen) - 1, _MOST_POINTS).astype(int)]
+    return Evidence(
+        site,
+        quantity,
+        statistic,
+        tuple(int(steps[at]) for at in seen),
+        tuple(float(values[at]) for at in seen),
+        text,
+    )
+
+
 def read_facts(path: Path) -> Facts:
     """Read a run."""
-    reader = RunReader(path)
-    reader.refresh()
-    return facts_of(reader)
+    stats = SparseStats(path)
+    stats.refresh()
+    return facts_of(stats.reader, stats)
 
 
-def facts_of(reader: RunReader) -> Facts:
-    """What is known of a run that is read already."""
+def facts_of(reader: RunReader, stats: Statistics | None = None) -> Facts:
+    """What is known of a run that is read already; `stats` where `reader` does not hold them."""
     snapshot = reader.snapshot
+    stats = stats or snapshot
     steps = _training_steps(snapshot)
-    series = load_series(snapshot, chosen_steps(_recorded(snapshot, steps)))
+    series = load_series(stats, chosen_steps(_recorded(stats, steps)))
     sites = {row["site"]: _site(row) for row in snapshot.held["sites"].to_pylist()}
     orders = {
         int(site): int(order)
@@ -252,8 +303,8 @@ def _training_steps(snapshot: Snapshot) -> dict[str, Any]:
     return {**chosen, "step": chosen["step"].astype(np.int64)}
 
 
-def _recorded(snapshot: Snapshot, steps: dict[str, Any]) -> Whole:
-    recorded = snapshot.recorded_steps
+def _recorded(stats: Statistics, steps: dict[str, Any]) -> Whole:
+    recorded = stats.recorded_steps
     trained = recorded[np.isin(recorded, steps["step"])]
     return trained if len(trained) else recorded
 

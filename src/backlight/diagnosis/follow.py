@@ -18,8 +18,8 @@ from backlight.diagnosis.facts import facts_of
 from backlight.diagnosis.report import report
 from backlight.housekeeping import printable
 from backlight.schema import Finding
-from backlight.store.reader import RunReader
 from backlight.store.runs import RunFolder
+from backlight.store.sparse import SparseStats
 from backlight.store.summary import curve, describe
 from backlight.units import age, count, number
 
@@ -38,7 +38,8 @@ class Follower:
 
     def __init__(self, run: RunFolder) -> None:
         self.run = run
-        self.reader = RunReader(run.path)
+        self._stats = SparseStats(run.path)
+        self.reader = self._stats.reader
         self.summary: dict[str, Any] = {}
         self.diagnosis = Diagnosis()
         self._recorded = 0
@@ -56,13 +57,13 @@ class Follower:
 
     def look(self) -> None:
         """Read what is new; the rules run when it is time for them, and when the run has ended."""
-        self.reader.refresh()
+        self._stats.refresh()
         self.summary = self._described()
-        recorded = len(self.reader.snapshot.recorded_steps)
+        recorded = len(self._stats.recorded_steps)
         is_due = time.monotonic() >= self._next_secs and recorded >= _LEAST_STEPS
         if recorded > self._recorded and (is_due or not self.is_live):
             started = time.monotonic()
-            self.diagnosis = examine(facts_of(self.reader), all_rules())
+            self.diagnosis = examine(facts_of(self.reader, self._stats), all_rules())
             self._recorded = recorded
             self._next_secs = time.monotonic() + (time.monotonic() - started) / _SHARE
 

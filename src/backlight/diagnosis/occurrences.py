@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Final, NoReturn
@@ -13,6 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from backlight.anomaly.evaluate import Series, windowed
+from backlight.anomaly.patterns import is_found
 from backlight.anomaly.pooling import needed_columns, pool
 from backlight.anomaly.syntax import STEP_FACTS, Expression, Function, Scalar, Statistic
 from backlight.anomaly.tokens import fail
@@ -127,9 +127,10 @@ def _is_at_end(place: Whole, iteration: Whole, which: str) -> npt.NDArray[np.boo
 
 def matching_sites(snapshot: Snapshot, pattern: str) -> list[int]:
     """The sites in whose names the pattern is found."""
-    found, sites = re.compile(pattern), snapshot.held["sites"]
-    pairs = zip(sites["site"].to_pylist(), sites["name"].to_pylist(), strict=True)
-    return [site for site, name in pairs if found.search(name)]
+    sites = snapshot.held["sites"]
+    is_asked = is_found(pattern, sites["name"].to_pylist())
+    found: list[int] = sites["site"].to_numpy()[is_asked].tolist()
+    return found
 
 
 def step_axis(snapshot: Snapshot) -> Axis:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -12,13 +12,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from backlight.schema import QUANTITIES, STATISTICS
-from backlight.store.snapshot import Snapshot
 
 Real = npt.NDArray[np.float64]
 Whole = npt.NDArray[np.int64]
 
 MOST_STEPS: Final = 256
-"""Of a longer run, so many recorded steps are looked at: dense at the start, then evenly."""
+"""Of a longer run, so many recorded steps are looked at: all at the start, then pairs, evenly."""
 
 _NUMBERS: Final = (
     *STATISTICS,
@@ -57,19 +56,34 @@ class SeriesTable:
 def chosen_steps(recorded: Whole, most: int = MOST_STEPS) -> Whole:
     """The steps that are looked at: a quarter of them at the start, the others evenly.
 
+    These are pairs of steps that follow each other: what stands together is read together.
+
     >>> chosen_steps(np.arange(1000), most=8).tolist()
-    [0, 1, 2, 250, 500, 749, 999]
+    [0, 1, 2, 499, 500, 998, 999]
     """
     if len(recorded) <= most:
         return recorded
-    even = np.linspace(0, len(recorded) - 1, most - most // 2 + 1).round().astype(np.int64)
-    chosen: Whole = recorded[np.unique(np.concatenate([np.arange(most // 4 + 1), even]))]
+    pairs = np.linspace(1, len(recorded) - 1, most // 4 + 1).round().astype(np.int64)
+    chosen: Whole = recorded[
+        np.unique(np.concatenate([np.arange(most // 4 + 1), pairs - 1, pairs]))
+    ]
     return chosen
 
 
-def load_series(snapshot: Snapshot, steps: Whole) -> SeriesTable:
+class Statistics(Protocol):
+    """Where the statistics of a run come from."""
+
+    @property
+    def recorded_steps(self) -> Whole:
+        """The steps that have any."""
+
+    def of_steps(self, steps: Whole, columns: list[str]) -> pa.Table:
+        """Those of some steps, with their rank."""
+
+
+def load_series(stats: Statistics, steps: Whole) -> SeriesTable:
     """Read the statistics of the chosen steps."""
-    rows = _rows(snapshot, steps)
+    rows = _rows(stats, steps)
     step, site, order = (rows[name].to_numpy() for name in ("step", "site", "order"))
     names = pa.array(QUANTITIES)
     quantity = pc.index_in(rows["quantity"], value_set=names).to_numpy().astype(np.int64)
@@ -94,15 +108,9 @@ def load_series(snapshot: Snapshot, steps: Whole) -> SeriesTable:
     )
 
 
-def _rows(snapshot: Snapshot, steps: Whole) -> pa.Table:
+def _rows(stats: Statistics, steps: Whole) -> pa.Table:
     columns = [*_KEYS, "dtype", "shape", *_NUMBERS, *_SUMS]
-    wanted = pc.field("step").isin(pa.array(steps, pa.int64()))
-    found = [snapshot.held["stats"].select([*columns, "rank"]).filter(wanted)]
-    if snapshot.parts["stats"] and len(steps):
-        first, last = int(steps[0]), int(steps[-1])
-        every = snapshot.at_steps(first, last, columns)
-        found = [every.filter(wanted).select([*columns, "rank"])]
-    table = pa.concat_tables(found)
+    table = stats.of_steps(steps, columns)
     lowest = pc.min(table["rank"]).as_py()
     return table.filter(pc.field("rank") == lowest).combine_chunks()
 

@@ -18,7 +18,7 @@ from typing import Final
 from backlight.diagnosis.cause import SURE
 from backlight.diagnosis.engine import all_rules, examine
 from backlight.diagnosis.facts import facts_of
-from backlight.store.reader import RunReader
+from backlight.store.sparse import SparseStats
 
 SHARE: Final = 0.01
 """Of one core's time, at most, once it has started."""
@@ -31,12 +31,12 @@ def main() -> None:
     """Watch the run that is named on the command line, until the input is closed."""
     if hasattr(os, "nice"):
         os.nice(19)
-    reader, told = RunReader(Path(sys.argv[1])), set[str]()
+    stats, told = SparseStats(Path(sys.argv[1])), set[str]()
     gap_secs = _LEAST_GAP_SECS
     while not select.select([sys.stdin], [], [], gap_secs)[0]:
         started = time.process_time()
-        if reader.refresh() and len(reader.snapshot.recorded_steps) >= _LEAST_STEPS:
-            for finding in examine(facts_of(reader), all_rules()):
+        if stats.refresh() and len(stats.recorded_steps) >= _LEAST_STEPS:
+            for finding in examine(facts_of(stats.reader, stats), all_rules()):
                 if finding.score >= SURE and finding.id not in told:
                     told.add(finding.id)
                     print(json.dumps(finding.to_json()), flush=True)

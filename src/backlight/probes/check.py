@@ -8,6 +8,7 @@ from typing import Any, Final
 
 import torch
 from torch import nn
+from torch.nn import functional
 
 from backlight.diagnosis.cause import link
 from backlight.diagnosis.engine import Diagnosis
@@ -16,6 +17,7 @@ from backlight.probes.subject import LossFunction, Subject, first_tensor, make_s
 from backlight.schema import Finding
 
 _OVERFITTING_STEPS: Final = 60
+_UPHILL: Final = 0.3  # a cosine; strong weight decay alone may turn a step a little
 
 
 def check(
@@ -84,6 +86,7 @@ def _start(subject: Subject) -> Iterator[Finding]:
     if not math.isfinite(loss):
         yield _found("nonfinite", "loss", 0.95, f"The first loss is {loss}.", "Look at its inputs.")
         return
+    yield from _negated(loss, output, target)
     if target.is_floating_point() and output.is_floating_point() and output.shape != target.shape:
         if output.numel() == target.numel() or output.dim() != target.dim():
             yield _found(
@@ -106,6 +109,30 @@ def _start(subject: Subject) -> Iterator[Finding]:
             f"{output.shape[1]} classes: the network begins with strong wrong opinions.",
             "Start with smaller weights in the last layer, and normalise the inputs.",
         )
+
+
+def _negated(loss: float, output: torch.Tensor, target: torch.Tensor) -> Iterator[Finding]:
+    """Is the first loss one of the usual losses with a minus before it?"""
+    usual: list[torch.Tensor] = []
+    with torch.no_grad():
+        if target.is_floating_point() and output.shape == target.shape:
+            usual = [functional.mse_loss(output, target), functional.l1_loss(output, target)]
+        elif output.dim() == 2 and target.shape == output.shape[:1] and _are_classes(target):
+            usual = [functional.cross_entropy(output, target.long())]
+    same = [float(each) for each in usual if math.isclose(-loss, float(each), rel_tol=1e-3)]
+    if same and loss < -1e-6:
+        yield _found(
+            "loss_sign",
+            "loss",
+            0.9,
+            f"The first loss is {loss:.3g}, and {same[0]:.3g} is what it should be: it is negated. "
+            "Each step makes the network worse.",
+            "Remove the minus sign.",
+        )
+
+
+def _are_classes(target: torch.Tensor) -> bool:
+    return not target.is_floating_point() and target.dtype != torch.bool and int(target.min()) >= 0
 
 
 def _last_layer(model: nn.Module) -> str:
@@ -189,6 +216,17 @@ def _descent(subject: Subject) -> Iterator[Finding]:
     optimizer = subject.optimizer_for(model)
     if optimizer is None:
         return
+    alike = _along_the_gradient(subject)
+    if alike > _UPHILL:
+        yield _found(
+            "optimizer_misconfig",
+            "optimizer",
+            0.9,
+            f"The first step of {type(optimizer).__name__} goes along the gradient and not against "
+            f"it (cosine {alike:.2f}): it raises the loss.",
+            "Use maximize=False, and subtract the gradient in an optimizer of your own.",
+        )
+        return
     losses = [_one_step(subject, model, optimizer) for _ in range(_OVERFITTING_STEPS)]
     if losses[0] < 0 or not math.isfinite(losses[0]):
         return
@@ -212,6 +250,24 @@ def _descent(subject: Subject) -> Iterator[Finding]:
             f"{last:.3g}, at a learning rate of {rate}. Adam at 0.003 learns it.",
             "Multiply the learning rate by 10.",
         )
+
+
+def _along_the_gradient(subject: Subject) -> float:
+    """The cosine between what the first step changes and the gradient; below 0 is downhill."""
+    model = subject.fresh()
+    optimizer = subject.optimizer_for(model)
+    assert optimizer is not None
+    before = [p.detach().clone() for p in model.parameters()]
+    _one_step(subject, model, optimizer)
+    pairs = [
+        ((p.detach() - old).flatten().double(), p.grad.flatten().double())
+        for p, old in zip(model.parameters(), before, strict=True)
+        if p.grad is not None and not p.grad.is_sparse and not p.is_complex()
+    ]
+    if not pairs:
+        return 0.0
+    change, gradient = (torch.cat(each) for each in zip(*pairs, strict=True))
+    return float(functional.cosine_similarity(change, gradient, dim=0))
 
 
 def _one_step(subject: Subject, model: nn.Module, optimizer: torch.optim.Optimizer) -> float:

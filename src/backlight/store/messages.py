@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 import struct
 from collections.abc import Iterator
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 from zlib import crc32
 
 import pyarrow as pa
@@ -27,6 +27,7 @@ _TRAILER: Final = struct.Struct("<4sIII")
 _MARK: Final = b"BLc1"
 _CONTINUATION: Final = 0xFFFFFFFF
 _LARGEST_METADATA_BYTES: Final = 1 << 26
+_RECORD_BATCH: Final = 3  # of the kinds of messages
 _START: Final = re.compile(b"\xff\xff\xff\xff")
 
 
@@ -120,6 +121,57 @@ def _body_bytes(message: pa.Buffer) -> int:
     if not 0 <= body < 1 << 40:
         raise DamagedError("a message cannot be that long")
     return int(body)
+
+
+class Outline(NamedTuple):
+    """What a message's header says of it."""
+
+    length: int  # in bytes, its prefix and body included
+    rows: int
+    first_column: tuple[int, int]  # where that column's numbers are in the message, and their bytes
+
+
+def outline(header: bytes) -> Outline:
+    """What a message's first bytes say of it; of an end or a schema, that it has no rows.
+
+    Raises TornError where more of them are needed.
+
+    >>> message = pa.record_batch({"step": [7, 8]}).serialize().to_pybytes()
+    >>> length, rows, (start, size) = outline(message)
+    >>> rows, length == len(message), struct.unpack("<2q", message[start : start + size])
+    (2, True, (7, 8))
+    """
+    buffer = pa.py_buffer(header)
+    if buffer.size < PREFIX.size:
+        raise TornError(PREFIX.size)
+    head_bytes = PREFIX.size + PREFIX.unpack_from(buffer)[1]
+    if PREFIX.unpack_from(buffer)[0] != _CONTINUATION or head_bytes > _LARGEST_METADATA_BYTES:
+        raise DamagedError("no message starts there")
+    if head_bytes == PREFIX.size:
+        return Outline(head_bytes, 0, (0, 0))
+    if buffer.size < head_bytes:
+        raise TornError(head_bytes)
+    buffer = buffer.slice(0, head_bytes)
+    length = head_bytes + _body_bytes(buffer)
+    try:
+        return Outline(length, *_first_column(buffer, head_bytes))
+    except struct.error:
+        raise DamagedError("a message's header points outside of it") from None
+
+
+def _first_column(message: pa.Buffer, head_bytes: int) -> tuple[int, tuple[int, int]]:
+    root = PREFIX.size + struct.unpack_from("<I", message, PREFIX.size)[0]
+    kind, header = _field(message, root, 1), _field(message, root, 2)
+    if not kind or not header or struct.unpack_from("<B", message, kind)[0] != _RECORD_BATCH:
+        return 0, (0, 0)
+    header += struct.unpack_from("<I", message, header)[0]
+    rows, buffers = _field(message, header, 0), _field(message, header, 2)
+    if not rows or not buffers:
+        return 0, (0, 0)
+    buffers += struct.unpack_from("<I", message, buffers)[0] + 4  # behind the vector's length
+    # A column's first buffer says which of its numbers are there, the second one has them.
+    start, size = struct.unpack_from("<2q", message, buffers + 16)
+    return struct.unpack_from("<q", message, rows)[0], (head_bytes + start, size)
 
 
 def is_compressed(message: pa.Buffer) -> bool:

@@ -33,6 +33,7 @@ from backlight.store.messages import DamagedError
 from backlight.store.stream_follower import conform, possible_rows
 
 _FOOTER_BYTES: Final = 8
+_GROUPS_AT_ONCE: Final = 8
 
 _DAMAGE: Final = (pa.ArrowException, OSError, ValueError, TypeError, LookupError, ArithmeticError)
 
@@ -222,10 +223,7 @@ class Part:
 
     def rows_at(self, first: int, last: int, columns: list[str]) -> pa.Table:
         """The rows of the steps from first to last, and no others."""
-        name = BY_STEP if BY_STEP in self._files else ROWS
-        file = self._file(name)
-        if file is None and name == BY_STEP:
-            name, file = ROWS, self._file(ROWS)  # slower, and as right
+        name, file = self._in_time()
         if file is None:
             return self._schema(columns).empty_table()
         needed = self._schema(columns if "step" in columns else [*columns, "step"])
@@ -233,6 +231,28 @@ class Part:
         rows = file.read(groups, needed, self._reporter(name))
         within = _sorted_between if name == BY_STEP else _between
         return within(rows, "step", first, last).select(columns)
+
+    def rows_of_steps(self, steps: Sequence[int], columns: list[str]) -> pa.Table:
+        """The rows of some steps, and no others: few row groups at a time, so in little memory."""
+        name, file = self._in_time()
+        pieces = [self._schema(columns).empty_table()]
+        if file is not None:
+            needed = self._schema(columns if "step" in columns else [*columns, "step"])
+            groups = file.groups_with(steps) if name == BY_STEP else list(range(len(file.rows)))
+            wanted = pa.array(steps, pa.int64())
+            for start in range(0, len(groups), _GROUPS_AT_ONCE):
+                some = groups[start : start + _GROUPS_AT_ONCE]
+                rows = file.read(some, needed, self._reporter(name))
+                pieces.append(rows.filter(pc.is_in(rows["step"], wanted)).select(columns))
+        return pa.concat_tables(pieces)
+
+    def _in_time(self) -> tuple[str, PartFile | None]:
+        """The file to ask for steps: the one that is sorted by them, where there is one."""
+        name = BY_STEP if BY_STEP in self._files else ROWS
+        file = self._file(name)
+        if file is None and name == BY_STEP:
+            name, file = ROWS, self._file(ROWS)  # slower, and as right
+        return name, file
 
     def _schema(self, columns: list[str]) -> pa.Schema:
         schema = TABLES[self._folder.name]

@@ -93,6 +93,16 @@ class Snapshot:
             found.append(self._numbered(part, rows))
         return spread(pa.concat_tables(found), asked, self.own)
 
+    def of_steps(self, steps: npt.NDArray[np.int64], columns: Iterable[str]) -> pa.Table:
+        """The statistics of some steps, and no others."""
+        names = [*columns]
+        found = [self._held("stats", names, pc.field("step").isin(pa.array(steps, pa.int64())))]
+        for part in self.parts["stats"]:
+            asked = steps[np.isin(steps, part.steps)]
+            if len(asked):
+                found.append(self._numbered(part, part.rows_of_steps(asked.tolist(), names)))
+        return pa.concat_tables(found)
+
     def all_rows(self, table: str, columns: Iterable[str]) -> pa.Table:
         """Every row of a table."""
         asked = [*columns]

@@ -210,13 +210,7 @@ class StreamFollower:
                 self._stream_schema, self._schema_crc = schema, crc32(buffer)
                 return None
             schema, is_new = self._checked_schema(buffer)
-            if is_compressed(buffer):
-                raise DamagedError("its rows are compressed, as no writer of ours does")
-            batch = pa.ipc.read_record_batch(pa.ipc.read_message(buffer), schema)
-            # Wrong list offsets would otherwise be followed into memory that is not ours.
-            batch.validate(full=True)
-            if batch.num_rows > buffer.size:
-                raise DamagedError("it has fewer bytes than rows")
+            batch = batch_of(buffer, schema)
             return batch if is_new else None
         except (pa.ArrowException, OSError, EOFError, ValueError, TypeError) as error:
             raise DamagedError(str(error).strip().split("\n")[0]) from None
@@ -243,6 +237,18 @@ class StreamFollower:
             self._lost_batches += max(0, number - self._batches_seen)
         self._batches_seen = max(self._batches_seen, number + 1)
         return schema, is_new
+
+
+def batch_of(message: pa.Buffer, schema: pa.Schema) -> pa.RecordBatch:
+    """The batch in a message, where it is one that can be read without harm."""
+    if is_compressed(message):
+        raise DamagedError("its rows are compressed, as no writer of ours does")
+    batch = pa.ipc.read_record_batch(pa.ipc.read_message(message), schema)
+    # Wrong list offsets would otherwise be followed into memory that is not ours.
+    batch.validate(full=True)
+    if batch.num_rows > message.size:
+        raise DamagedError("it has fewer bytes than rows")
+    return batch
 
 
 _COUNTS: Final = {"step": 1 << 53, "count": 1 << 48, "zeros": 1 << 48, "nans": 1 << 48} | {

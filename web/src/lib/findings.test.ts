@@ -1,6 +1,6 @@
 import { describe, expect, it } from "vitest";
 import type { Finding } from "../connectors/findings";
-import { faultName, isAbout, toldFindings } from "./findings";
+import { adviceOf, evidenceName, faultName, isAbout, toldFindings } from "./findings";
 
 function finding(id: string, score: number, because_of: string | null = null): Finding {
   const [fault = "", where = ""] = id.split("@");
@@ -57,4 +57,34 @@ it("is about a site in its place, or that speaks for it", () => {
   expect(isAbout(one, site("head:out.0", "head"))).toBe(true);
   expect(isAbout(one, site("blocks.10:out.0", "blocks.10"))).toBe(false);
   expect(isAbout({ ...one, where: "" }, site("x", ""))).toBe(false);
+});
+
+it("says what to try apart from the line that it is about", () => {
+  const one = {
+    ...finding("a@x", 1),
+    source: "train.py:7",
+    try_this: "Remove the minus: train.py:7: loss = -x",
+  };
+  expect(adviceOf(one)).toEqual({ text: "Remove the minus.", code: "train.py:7: loss = -x" });
+  expect(adviceOf({ ...one, try_this: "Wait." })).toEqual({ text: "Wait.", code: "train.py:7" });
+  expect(adviceOf({ ...one, try_this: "Wait.", source: "" })).toEqual({ text: "Wait.", code: "" });
+});
+
+it("names evidence as people do", () => {
+  const evidence = {
+    site: "fc.weight",
+    quantity: "grad",
+    statistic: "rms",
+    steps: [],
+    values: [],
+    text: "",
+  };
+  expect(evidenceName(evidence)).toBe("rms of fc.weight, gradient");
+  expect(evidenceName({ ...evidence, quantity: "value", statistic: "dead_units" })).toBe(
+    "dead units of fc.weight",
+  );
+  expect(evidenceName({ ...evidence, site: "", text: "lowest label" })).toBe("lowest label");
+  expect(evidenceName({ ...evidence, site: "(loss)", quantity: "value", statistic: "mean" })).toBe(
+    "loss",
+  );
 });

@@ -1,4 +1,4 @@
-import type { Finding } from "../connectors/findings";
+import type { Evidence, Finding } from "../connectors/findings";
 
 /** From this score on a finding counts, as in the terminal's report. */
 export const SURE = 0.5;
@@ -55,4 +55,31 @@ export function placeName(where: string): string {
 /** The colour that says how sure a finding is. */
 export function scoreColour(score: number): string {
   return score >= 0.8 ? "--bad" : score >= SURE ? "--loss" : "--dim";
+}
+
+/** What to try, and the line of code that it is about, which the terminal prints behind it. */
+export function adviceOf({ try_this, source }: Finding): { text: string; code: string } {
+  const at = source === "" ? -1 : try_this.indexOf(source);
+  if (at < 0) return { text: try_this, code: source };
+  return {
+    text: try_this
+      .slice(0, at)
+      .replace(/[:\s]+$/, "")
+      .replace(/([^.])$/, "$1."),
+    code: try_this.slice(at),
+  };
+}
+
+const QUANTITY_NAMES: Record<string, string> = {
+  grad: "gradient",
+  grad_applied: "gradient applied",
+};
+
+/** What a piece of evidence shows, as people say it. */
+export function evidenceName({ site, quantity, statistic, text }: Evidence): string {
+  if (text !== "") return site === "" ? text : `${site}: ${text}`;
+  if (site === "(loss)" && statistic === "mean") return "loss";
+  const name = statistic.replaceAll("_", " ");
+  const of = site === "" ? name : `${name} of ${site}`;
+  return quantity === "value" ? of : `${of}, ${QUANTITY_NAMES[quantity] ?? quantity}`;
 }

@@ -23,6 +23,17 @@ export const KEYS: { where: string; keys: KeyHelp[] }[] = [
     ],
   },
   {
+    where: "Findings",
+    keys: [
+      { keys: ["↑", "↓"], what: "finding before, after" },
+      { keys: ["Enter"], what: "show it in the graph" },
+      { keys: ["Shift Enter"], what: "show its tensor" },
+      { keys: ["Space"], what: "open or close it" },
+      { keys: ["M"], what: "mute it, or not" },
+      { keys: ["A"], what: "also what is unsure, muted or not checked" },
+    ],
+  },
+  {
     where: "Heatmap",
     keys: [
       { keys: ["↑", "↓", "←", "→"], what: "move the cell" },

@@ -33,6 +33,7 @@ def check(facts: Facts) -> Iterator[Suspicion]:
                 f"It runs {len(inner.outputs)} times in a step.",
                 try_this="Make a module for each place, [make() for _ in range(n)] instead of "
                 "[module] * n, or copy.deepcopy; say so in a comment if sharing is meant.",
+                evidence=(facts.evidence(site, "rms", "grad", "its gradient, from all places"),),
             )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from backlight.diagnosis.calls import FunctionalCall
 from backlight.diagnosis.facts import Facts
 from backlight.diagnosis.rule import Rule, Suspicion, Threshold
 from backlight.diagnosis.sequence import self_attention
@@ -29,9 +30,16 @@ def check(facts: Facts) -> Iterator[Suspicion]:
                 "softmax, so that all "
                 "weight falls on one place and no gradient reaches the others.",
                 try_this=f"Divide the scores by the root of the head's size: {call.place}",
+                evidence=(facts.call_evidence(call, _range, "range of the scores"),),
                 source=call.source,
             )
             return
+
+
+def _range(call: FunctionalCall) -> float | None:
+    told = call.tensor("input")
+    low, high = told.get("min"), told.get("max")
+    return None if low is None or high is None else float(high) - float(low)
 
 
 RULE = Rule(

@@ -41,6 +41,7 @@ def check(facts: Facts) -> Iterator[Suspicion]:
             f"{facts.loss.noise:.0%} of its size "
             "from one step to the next. Gradients are mostly noise.",
             try_this="Use larger batches, or accumulate gradients over several.",
+            evidence=(facts.loss_evidence(),),
         )
 
 

@@ -35,8 +35,14 @@ def check(facts: Facts) -> Iterator[Suspicion]:
                 why=f"{percent(share)} of the labels that were seen are of one class. "
                 "Saying that class always is almost right, so the others are hardly learned.",
                 try_this=f"Weigh the classes in the loss, or sample them evenly: {call.place}",
+                evidence=(facts.call_evidence(call, _largest, "share of the largest class"),),
                 source=source,
             )
+
+
+def _largest(call: FunctionalCall) -> float | None:
+    counts = [count for value, count in call.target.get("counts", ()) if value >= 0]
+    return max(counts) / sum(counts) if counts else None
 
 
 def _majority(facts: Facts, call: FunctionalCall, source: str) -> float | None:

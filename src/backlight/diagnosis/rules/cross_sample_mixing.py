@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from itertools import accumulate
 from operator import mul
 
+from backlight.diagnosis.calls import FunctionalCall
 from backlight.diagnosis.facts import Facts
 from backlight.diagnosis.rule import Rule, Suspicion, Threshold
 
@@ -40,9 +41,17 @@ def _turned(facts: Facts, batches: set[int]) -> Iterator[Suspicion]:
             "the numbers in the "
             "same order: it does not swap dimensions. Values of one sample end up in others.",
             try_this=f"Use transpose or permute to swap dimensions, then reshape: {call.place}",
+            evidence=(
+                facts.call_evidence(call, _first_size, f"first dimension that {call.name} gives"),
+            ),
             source=call.source,
         )
         return
+
+
+def _first_size(call: FunctionalCall) -> float | None:
+    shape = (call.result or {}).get("shape", [])
+    return shape[0] if shape and isinstance(shape[0], int) else None
 
 
 def _root(facts: Facts) -> str:
@@ -75,6 +84,7 @@ def _batch_as_time(facts: Facts, batches: set[int]) -> Iterator[Suspicion]:
                 "first dimension, "
                 f"{shape[0]}, is the batch. It takes the batch for time, and mixes the samples.",
                 try_this="Use batch_first=True, or transpose(0, 1) the input.",
+                evidence=(facts.evidence(module.inputs[0], "batch_std"),),
             )
             return
 

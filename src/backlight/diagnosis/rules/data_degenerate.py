@@ -89,6 +89,11 @@ def _of_labels(facts: Facts) -> Iterator[Suspicion]:
             f"{len(present)} classes that were seen. Each batch pulls the network to another "
             "answer.",
             try_this="Shuffle the data: DataLoader(…, shuffle=True).",
+            evidence=(
+                facts.call_evidence(
+                    losses[0], lambda c: len(label_counts([c])), "classes in a batch"
+                ),
+            ),
         )
 
 

@@ -26,6 +26,13 @@ def check(facts: Facts) -> Iterator[Suspicion]:
                 why=f"The target of {call.name} has {count} values that are not finite at step "
                 f"{call.step}. The loss and every gradient of that step are lost with it.",
                 try_this=f"Clean the targets, or leave such samples out: {call.place}",
+                evidence=(
+                    facts.call_evidence(
+                        call,
+                        lambda c: c.target.get("nans", 0) + c.target.get("infs", 0),
+                        "targets that are not finite",
+                    ),
+                ),
                 source=call.source,
             )
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from backlight.diagnosis.calls import label_counts
+from backlight.diagnosis.calls import FunctionalCall, label_counts
 from backlight.diagnosis.facts import Facts
 from backlight.diagnosis.rule import Rule, Suspicion, Threshold
 from backlight.diagnosis.strength import said
 from backlight.diagnosis.updates import typical_update
+from backlight.schema import Evidence
 
 _CLASSES = frozenset({"cross_entropy", "nll_loss"})
 
@@ -28,7 +29,8 @@ def check(facts: Facts) -> Iterator[Suspicion]:
                 losses[0].step,
                 f"All {total} labels that were seen are {present[0]}, of {classes} "
                 "classes. There is nothing to tell apart.",
-                "Check how labels are read.",
+                "Check how labels are read, and that the data is shuffled: it may begin with them.",
+                facts.call_evidence(losses[0], _lowest, "lowest label"),
             )
         elif _is_shifted(present, classes, total):
             yield _found(
@@ -37,6 +39,7 @@ def check(facts: Facts) -> Iterator[Suspicion]:
                 f"The labels that were seen go from {present[0]} to {present[-1]} for "
                 f"{classes} outputs; 0 is never among them. They seem to be counted from 1.",
                 "Subtract 1 from the labels, and use one output for each class.",
+                facts.call_evidence(losses[0], _lowest, "lowest label"),
             )
     yield from _unlearnable(facts)
 
@@ -46,8 +49,19 @@ def _is_shifted(present: list[int], classes: int, total: int) -> bool:
     return complete and len(present) == classes - 1 and 2 <= classes <= 64 and total >= 8 * classes
 
 
-def _found(strength: float, step: int, why: str, advice: str) -> Suspicion:
-    return Suspicion(where="data", strength=strength, step=step, why=why, try_this=advice)
+def _lowest(call: FunctionalCall) -> float | None:
+    return min((value for value, _ in call.target.get("counts", ()) if value >= 0), default=None)
+
+
+def _found(strength: float, step: int, why: str, advice: str, evidence: Evidence) -> Suspicion:
+    return Suspicion(
+        where="data",
+        strength=strength,
+        step=step,
+        why=why,
+        try_this=advice,
+        evidence=(evidence,),
+    )
 
 
 def _unlearnable(facts: Facts) -> Iterator[Suspicion]:
@@ -74,6 +88,7 @@ def _unlearnable(facts: Facts) -> Iterator[Suspicion]:
             try_this="Check that inputs and labels stay together when they are shuffled, and "
             "train on a "
             "handful of samples until they are learned by heart.",
+            evidence=(facts.loss_evidence(),),
         )
 
 

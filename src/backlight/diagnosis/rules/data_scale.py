@@ -84,6 +84,12 @@ def _of_targets(facts: Facts) -> Iterator[Suspicion]:
                 "begins with answers around 0 and moves by small steps, so such targets are far "
                 "away.",
                 try_this=f"Normalise the targets, and undo it in the predictions: {call.place}",
+                evidence=(
+                    facts.call_evidence(call, lambda c: c.target.get("mean"), "mean target"),
+                    facts.call_evidence(
+                        call, lambda c: c.prediction.get("mean"), "mean prediction"
+                    ),
+                ),
                 source=call.source,
             )
 

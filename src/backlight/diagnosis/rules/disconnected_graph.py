@@ -35,6 +35,10 @@ def check(facts: Facts) -> Iterator[Suspicion]:
         try_this="Remove detach(), .data, .item(), argmax or torch.no_grad() between these "
         "modules and "
         f"the loss{': ' + call.place if call else '.'}",
+        evidence=tuple(
+            facts.evidence(site, "rms", text="it runs, and gets no gradient")
+            for site in cut[-1].outputs[:1]
+        ),
         source=call.source if call else "",
     )
 

@@ -9,7 +9,6 @@ import numpy as np
 from backlight.diagnosis.facts import Facts
 from backlight.diagnosis.rule import NotChecked, Rule, Suspicion, Threshold
 from backlight.diagnosis.strength import rising_log, said
-from backlight.schema import Evidence
 
 _SUSPECT, _SURE = 2.0, 50.0
 
@@ -30,7 +29,6 @@ def check(facts: Facts) -> Iterator[Suspicion]:
         strength = max(strength, 0.75 * rising_log(from_best, 3.0, 100.0))
     at = int(np.argmin(loss.smooth))
     if strength:
-        shown = np.linspace(0, len(loss.steps) - 1, min(64, len(loss.steps))).astype(int)
         yield Suspicion(
             where="loss",
             strength=strength,
@@ -39,15 +37,7 @@ def check(facts: Facts) -> Iterator[Suspicion]:
             f"{said(end)} at "
             "the end. It rises.",
             try_this="Lower the learning rate, and look at the findings above this one.",
-            evidence=(
-                Evidence(
-                    "(loss)",
-                    "value",
-                    "mean",
-                    tuple(int(loss.steps[i]) for i in shown),
-                    tuple(float(v) if np.isfinite(v) else None for v in loss.values[shown]),
-                ),
-            ),
+            evidence=(facts.loss_evidence(),),
         )
 
 

@@ -36,6 +36,10 @@ def check(facts: Facts) -> Iterator[Suspicion]:
                 f"{name} are given. "
                 "The others are hardly trained.",
                 try_this="Add a loss for load balance, or noise to the router.",
+                evidence=tuple(
+                    facts.evidence(site, "count", text=f"numbers that {busiest} is given")
+                    for site in facts.network.modules[busiest].inputs[:1]
+                ),
             )
 
 

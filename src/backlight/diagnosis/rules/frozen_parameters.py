@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 
@@ -70,7 +72,7 @@ def _strangers(facts: Facts) -> Iterator[Suspicion]:
     """Parameters that the network uses and that belong to none of its modules."""
     strangers = facts.graph.get("strangers", [])
     held = sum(group["parameters"] - group["own_parameters"] for group in _groups(facts))
-    if not strangers or held >= len(strangers):
+    if not strangers or held >= len(strangers) or _are_copies(facts, strangers):
         return
     site = facts.sites.get(strangers[0][0])
     where = "" if site is None else site.module
@@ -87,7 +89,16 @@ def _strangers(facts: Facts) -> Iterator[Suspicion]:
         try_this="Keep layers in nn.ModuleList, nn.ModuleDict or as attributes, not in a plain "
         "list or "
         "dict, and parameters as nn.Parameter of the module.",
+        evidence=() if site is None else (facts.evidence(site, "rms"),),
     )
+
+
+def _are_copies(facts: Facts, strangers: list[Any]) -> bool:
+    """Whether they stand for the model's own parameters, which train, as in a functional call."""
+    own = [p for m in facts.network.with_parameters() for p in m.parameters]
+    shapes = Counter(facts.shape(p) for p in own)
+    is_trained = all(facts.has(p, "update") for p in own)
+    return is_trained and shapes == Counter(tuple(shape) for _, shape in strangers)
 
 
 def _loose(facts: Facts) -> Iterator[Suspicion]:
@@ -102,6 +113,7 @@ def _loose(facts: Facts) -> Iterator[Suspicion]:
                 why=f"{names} of {module.name or 'the model'} asks for gradients, but is a plain "
                 "tensor, so parameters() does not list it and no optimizer trains it.",
                 try_this=f"Make it a parameter: self.{module.told['loose'][0]} = nn.Parameter(…).",
+                evidence=tuple(facts.evidence(site, "rms") for site in module.outputs[:1]),
             )
 
 
@@ -151,6 +163,7 @@ def _switched_off(facts: Facts) -> Iterator[Suspicion]:
     size = {m.name: m.told.get("parameters", 0) for m in modules}
     share = sum(size[m.name] for m in frozen) / max(1, sum(size.values()))
     behind = [m for m in frozen if m.order > trained[0].order]
+    behind = [m for m in behind if not _has_adapter(facts, m, trained)]
     if share > 0.8 or not behind or _is_deliberate(behind, trained):
         return
     yield Suspicion(
@@ -161,7 +174,25 @@ def _switched_off(facts: Facts) -> Iterator[Suspicion]:
         "before and "
         "beside them train. They stay as they were made.",
         try_this="Set requires_grad_(True) where a layer should learn.",
+        evidence=tuple(facts.evidence(p, "rms") for p in behind[0].parameters[:1]),
     )
+
+
+def _has_adapter(facts: Facts, module: Module, trained: list[Module]) -> bool:
+    """Whether a layer that trains stands beside it in one wrapper, and reads the same."""
+    around = module.name.rpartition(".")[0]
+    beside = [m for m in trained if m.name.rpartition(".")[0] == around]
+    given = _reads(facts, module)
+    return given is not None and any(_reads(facts, m) == given for m in beside)
+
+
+def _reads(facts: Facts, module: Module) -> tuple[float, float] | None:
+    """What a module is given first, told from two statistics."""
+    if not module.inputs:
+        return None
+    site = module.inputs[0]
+    first = float(facts.stat(site, "mean")[0]), float(facts.stat(site, "rms")[0])
+    return None if np.isnan(first).any() else first
 
 
 def _is_frozen(facts: Facts, module: Module) -> bool:

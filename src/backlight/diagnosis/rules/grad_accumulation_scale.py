@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from backlight.diagnosis.calls import made_by
 from backlight.diagnosis.facts import Facts
 from backlight.diagnosis.rule import NotChecked, Rule, Suspicion, Threshold
+from backlight.diagnosis.updates import trained_weights
 
 _DIVIDED = ("Div", "Mul")
 
@@ -38,6 +39,7 @@ def check(facts: Facts) -> Iterator[Suspicion]:
         f"operation is {maker}. The gradient is {count} times that of one batch.",
         try_this="Divide the loss by the number of micro-batches before backward(): "
         f"{own[-1].place}",
+        evidence=tuple(facts.evidence(p, "rms", "grad") for p in trained_weights(facts)[:1]),
         source=source,
     )
 

@@ -38,6 +38,11 @@ def check(facts: Facts) -> Iterator[Suspicion]:
             f"they are, in {len(ratios)} of {len(calls)} recorded calls. Almost nothing of them "
             "is left.",
             try_this=f"Raise the limit to about the usual norm of the gradients: {call.place}",
+            evidence=(
+                facts.call_evidence(
+                    call, lambda c: _ratio(facts, c), "limit next to what is limited"
+                ),
+            ),
             source=call.source,
         )
 

@@ -30,6 +30,7 @@ def check(facts: Facts) -> Iterator[Suspicion]:
             f"{call.module or 'the model'} has no mask: a position sees those after it. "
             f"The loss is {facts.loss.last:.3g} at the end, by copying.",
             try_this=f"Mask the future: is_causal=True, or an upper triangular mask: {call.place}",
+            evidence=(facts.loss_evidence(),),
             source=call.source,
         )
     for module in facts.network.of_class(r"^(LSTM|GRU|RNN)$"):
@@ -42,6 +43,7 @@ def check(facts: Facts) -> Iterator[Suspicion]:
                 f"{module.name} also "
                 "reads backwards: a position sees those after it.",
                 try_this="Use bidirectional=False for predicting the next token.",
+                evidence=(facts.loss_evidence(),),
             )
 
 
@@ -65,6 +67,7 @@ def _given_away(facts: Facts, vocabulary: int) -> Iterator[Suspicion]:
                 "is given, not for what comes next.",
                 try_this="Shift them by one: inputs tokens[:, :-1], targets tokens[:, 1:]. "
                 f"{calls[0].place}",
+                evidence=(facts.evidence(site, "mean"), facts.loss_evidence()),
                 source=calls[0].source,
             )
 

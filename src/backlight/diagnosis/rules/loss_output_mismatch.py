@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 from backlight.diagnosis.calls import FunctionalCall, made_by
 from backlight.diagnosis.facts import Facts
 from backlight.diagnosis.rule import Rule, Suspicion, Threshold
+from backlight.schema import Evidence
 
 _SQUASHED = {"Softmax": "probabilities of a softmax", "Sigmoid": "outputs of a sigmoid"}
 
@@ -20,8 +22,17 @@ def check(facts: Facts) -> Iterator[Suspicion]:
         found = _mismatch(call, [c for c in losses if c.source == call.source])
         if found is not None and (call.source, call.name) not in seen:
             seen.add((call.source, call.name))
-            yield found
+            yield replace(found, evidence=_given(facts, call))
     yield from _single_unit(facts)
+
+
+def _given(facts: Facts, call: FunctionalCall) -> tuple[Evidence, ...]:
+    """The ends of what a loss is given."""
+    given = f"number that {call.name} is given"
+    return (
+        facts.call_evidence(call, lambda c: c.prediction.get("max"), f"largest {given}"),
+        facts.call_evidence(call, lambda c: c.prediction.get("min"), f"lowest {given}"),
+    )
 
 
 def _mismatch(call: FunctionalCall, same: list[FunctionalCall]) -> Suspicion | None:
@@ -116,6 +127,7 @@ def _single_unit(facts: Facts) -> Iterator[Suspicion]:
                 "has one "
                 "element. Its result is the same whatever the network says.",
                 try_this=f"Use a sigmoid for one unit, or one unit for each class: {call.place}",
+                evidence=(facts.loss_evidence(),),
                 source=call.source,
             )
             return

@@ -38,6 +38,7 @@ def check(facts: Facts) -> Iterator[Suspicion]:
                     "that.",
                     try_this="Remove the factor, or change the learning rate for it: "
                     f"{losses[0].place}",
+                    evidence=(facts.loss_evidence(),),
                     source=losses[0].source,
                 )
                 return
@@ -94,6 +95,7 @@ def _summed(facts: Facts) -> Iterator[Suspicion]:
             "(reduction='sum'), so "
             f"gradients are {size} times as large. At this learning rate that is too much.",
             try_this=f"Use reduction='mean', or divide the learning rate: {sums[0].place}",
+            evidence=(facts.loss_evidence(),),
             source=sums[0].source,
         )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from math import prod
 from typing import Any
 
 from backlight.diagnosis.calls import FunctionalCall
@@ -21,7 +22,7 @@ def check(facts: Facts) -> Iterator[Suspicion]:
         if call.name in _ELEMENTWISE and not (call.name in ("sub", "subtract") and call.module):
             one, other = call.prediction.get("shape"), call.target.get("shape")
             if one and other and _broadcasts(one, other):
-                yield _found(call, one, other)
+                yield _found(facts, call, one, other)
                 return
 
 
@@ -34,7 +35,17 @@ def _broadcasts(one: list[Any], other: list[Any]) -> bool:
     return any(a == 1 and isinstance(b, int) and b > 1 for a, b in zip(one, other, strict=True))
 
 
-def _found(call: FunctionalCall, one: list[Any], other: list[Any]) -> Suspicion:
+def _compared(call: FunctionalCall) -> float | None:
+    """With how many targets each prediction is compared."""
+    one, other = call.prediction.get("shape", []), call.target.get("shape", [])
+    wide = max(len(one), len(other))
+    padded = [[1] * (wide - len(each)) + each for each in (one, other)]
+    if not all(isinstance(size, int) for each in padded for size in each):
+        return None
+    return prod(map(max, *padded)) / max(1, prod(one)) if wide else None
+
+
+def _found(facts: Facts, call: FunctionalCall, one: list[Any], other: list[Any]) -> Suspicion:
     return Suspicion(
         where="loss",
         strength=0.95,
@@ -42,6 +53,10 @@ def _found(call: FunctionalCall, one: list[Any], other: list[Any]) -> Suspicion:
         why=f"{call.name} compares predictions of shape {one} with targets of shape {other}. "
         "They are broadcast, so each prediction is compared with the targets of other samples.",
         try_this=f"Give both the same shape, with squeeze(-1) or unsqueeze(-1): {call.place}",
+        evidence=(
+            facts.call_evidence(call, _compared, "targets for each prediction"),
+            facts.loss_evidence(),
+        ),
         source=call.source,
     )
 

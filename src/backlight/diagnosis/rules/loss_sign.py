@@ -31,6 +31,7 @@ def check(facts: Facts) -> Iterator[Suspicion]:
                 f"{said(value)}: "
                 f"the loss is negated ({made_by(root)}). Each step makes it worse.",
                 try_this=f"Remove the minus sign: {losses[0].place}",
+                evidence=(facts.loss_evidence(),),
                 source=losses[0].source,
             )
             return
@@ -48,6 +49,7 @@ def _rewarded(facts: Facts) -> Iterator[Suspicion]:
             why="The optimizer has maximize=True and the network is trained with a loss function. "
             "Each step raises the loss.",
             try_this="Use maximize=False.",
+            evidence=(facts.loss_evidence(),),
         )
 
 
@@ -66,6 +68,7 @@ def _pushed_apart(facts: Facts) -> Iterator[Suspicion]:
             why=f"The loss is the mean of a cosine similarity, and falls from {said(loss.first)} "
             f"to {said(loss.last)}: what should be alike is made opposite.",
             try_this=f"Use 1 minus the similarity: {calls[0].place}",
+            evidence=(facts.loss_evidence(),),
             source=calls[0].source,
         )
 
@@ -91,6 +94,7 @@ def _without_floor(facts: Facts, has_losses: bool) -> Iterator[Suspicion]:
             "It has no floor, so a term of it has the wrong sign.",
             try_this="Check the signs of the loss's terms: what is to become small has to be "
             "positive.",
+            evidence=(facts.loss_evidence(),),
         )
 
 

@@ -51,6 +51,10 @@ def check(facts: Facts) -> Iterator[Suspicion]:
             "The smaller term is hardly trained.",
             try_this="Weigh the terms so that they are of like size at the start: "
             f"{calls[-1].place}",
+            evidence=tuple(
+                facts.call_evidence(each, lambda c: c.value, f"what {each.name} gives")
+                for each in (calls[-1], calls[0])
+            ),
             source=calls[-1].source,
         )
 

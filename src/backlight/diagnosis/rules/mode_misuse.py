@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from backlight.diagnosis.facts import Facts
+import numpy as np
+
+from backlight.diagnosis.facts import Facts, thinned
 from backlight.diagnosis.rule import Rule, Suspicion, Threshold
+from backlight.diagnosis.series import Real
 from backlight.diagnosis.strength import percent
 
 
@@ -48,7 +51,17 @@ def _left_in_evaluation(facts: Facts) -> Iterator[Suspicion]:
         f"steps, from step {start} on. Dropout does nothing there, and batch norm uses its old "
         "statistics.",
         try_this="Call model.train() before training goes on after an evaluation.",
+        evidence=(
+            thinned("", facts.steps, _is_off(facts, name), f"whether {name} is in evaluation mode"),
+        ),
     )
+
+
+def _is_off(facts: Facts, name: str) -> Real:
+    """1 at the steps at which a module is in evaluation mode, else 0."""
+    starts = np.array([step for step, _ in facts.modes])
+    flags = np.array([0.0, *(float(name in names) for _, names in facts.modes)])
+    return flags[np.searchsorted(starts, facts.steps, side="right")]
 
 
 def _matters(facts: Facts, name: str) -> bool:
@@ -87,6 +100,11 @@ def _always_dropping(facts: Facts) -> Iterator[Suspicion]:
                 "training=self.training. "
                 "It drops in evaluation too.",
                 try_this=f"Pass training=self.training, or use nn.Dropout: {call.place}",
+                evidence=(
+                    facts.call_evidence(
+                        call, lambda c: float(bool(c.arguments.get("training"))), "whether it drops"
+                    ),
+                ),
                 source=call.source,
             )
             return

@@ -81,6 +81,7 @@ def _of_the_loss(facts: Facts, step: int) -> Suspicion:
         why=f"The loss is not finite from step {step} on. No recorded step has a value that is not "
         f"finite, so the place is not known.{' ' + _operation(call) if call else ''}",
         try_this=_advice(call),
+        evidence=(facts.loss_evidence(),),
         source="" if call is None else call.source,
     )
 

@@ -94,6 +94,13 @@ def _unstable(facts: Facts) -> Iterator[Suspicion]:
                 f"{said(told['max'])}. A small probability is rounded to 0, and its logarithm is "
                 "lost.",
                 try_this=f"Use log_softmax, logsigmoid or a loss that takes logits: {call.place}",
+                evidence=(
+                    facts.call_evidence(
+                        call,
+                        lambda c: c.tensor("input").get("min"),
+                        f"lowest that {call.name} gets",
+                    ),
+                ),
                 source=call.source,
             )
             return

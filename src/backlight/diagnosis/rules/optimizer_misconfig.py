@@ -25,6 +25,11 @@ def check(facts: Facts) -> Iterator[Suspicion]:
                     step=int(facts.steps[0]),
                     why=f"{optimizer.get('class')} has {why}",
                     try_this=advice,
+                    evidence=tuple(
+                        facts.evidence(weight, "rms", quantity)
+                        for weight in trained_weights(facts)[:1]
+                        for quantity in ("update", "grad")
+                    ),
                 )
 
 

@@ -8,6 +8,7 @@ from backlight.diagnosis.calls import FunctionalCall, made_by
 from backlight.diagnosis.facts import Facts
 from backlight.diagnosis.rule import Rule, Suspicion, Threshold
 from backlight.diagnosis.strength import percent, said
+from backlight.schema import Evidence
 
 _BOUNDS = {
     "Relu": (0.0, None),
@@ -57,6 +58,7 @@ def _check(facts: Facts, call: FunctionalCall) -> Suspicion | None:
         "reached.",
         try_this="Remove the activation after the last layer, or scale the targets into its "
         f"range: {call.place}",
+        evidence=_ends(facts, call),
         source=call.source,
     )
 
@@ -73,7 +75,16 @@ def _of_logits(facts: Facts, call: FunctionalCall, maker: str) -> Suspicion | No
         f"{_said_range(*_BOUNDS[maker])}. "
         "Logits have to be free to take any sign and size.",
         try_this=f"Remove the activation after the last layer: {call.place}",
+        evidence=_ends(facts, call),
         source=call.source,
+    )
+
+
+def _ends(facts: Facts, call: FunctionalCall) -> tuple[Evidence, ...]:
+    """How large predictions and targets become."""
+    return (
+        facts.call_evidence(call, lambda c: c.prediction.get("max"), "largest prediction"),
+        facts.call_evidence(call, lambda c: c.target.get("max"), "largest target"),
     )
 
 

@@ -34,6 +34,7 @@ def _dropout(facts: Facts) -> Iterator[Suspicion]:
                 "is multiplied "
                 f"by {said(1 / max(1 - (share or 0), 1e-9))}, and is mostly noise.",
                 try_this="Use a dropout of 0.1 to 0.5; p is the share that is dropped, not kept.",
+                evidence=(facts.evidence(module.outputs[0], "zeros"),),
             )
 
 

@@ -24,9 +24,20 @@ def check(facts: Facts) -> Iterator[Suspicion]:
                 step=call.step,
                 why=why,
                 try_this=f"Use dim=-1: {call.place}",
+                evidence=(
+                    facts.call_evidence(call, _added, f"numbers that {call.name} runs over"),
+                ),
                 source=call.source,
             )
             return
+
+
+def _added(call: FunctionalCall) -> float | None:
+    """How many numbers a softmax runs over."""
+    shape, dim = call.tensor("input").get("shape", []), call.arguments.get("dim")
+    dim = 0 if dim is None and len(shape) == 3 else dim
+    is_inside = isinstance(dim, int) and -len(shape) <= dim < len(shape)
+    return shape[dim] if is_inside else None
 
 
 def _first(told: dict[str, list[int]]) -> int | None:

@@ -24,6 +24,10 @@ def check(facts: Facts) -> Iterator[Suspicion]:
                 step=call.step,
                 why=why,
                 try_this=f"{advice} {call.place}",
+                evidence=(
+                    facts.call_evidence(call, lambda c: c.target.get("max"), "largest target"),
+                    facts.loss_evidence(),
+                ),
                 source=call.source,
             )
 
