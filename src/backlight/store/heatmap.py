@@ -6,6 +6,7 @@ joins and then hashes them, takes ten times as long.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -75,10 +76,20 @@ def columns_of(steps: Steps, wanted: int, rows_per_step: float) -> Columns:
     >>> columns_of(np.arange(10_000), 300, rows_per_step=1000.0).ranges[:2]
     [[0, 63], [64, 127]]
     """
+    if len(steps) * rows_per_step <= _EXACT_ROWS or len(steps) <= 2 * wanted:
+        return step_columns(steps, wanted)
+    return block_columns(steps, wanted, LEVELS)
+
+
+def step_columns(steps: Steps, wanted: int) -> Columns:
+    """At most `wanted` columns of equal numbers of steps."""
     count = len(steps)
-    if count * rows_per_step <= _EXACT_ROWS or count <= 2 * wanted:
-        return Columns(steps, np.arange(count) * min(wanted, count) // max(1, count))
-    for level in LEVELS:
+    return Columns(steps, np.arange(count) * min(wanted, count) // max(1, count))
+
+
+def block_columns(steps: Steps, wanted: int, levels: Sequence[int]) -> Columns:
+    """At most `wanted` columns of equal numbers of blocks, of the least level that is enough."""
+    for level in levels:
         blocks = np.unique(steps // level)
         if len(blocks) <= 2 * wanted:
             break

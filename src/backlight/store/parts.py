@@ -24,6 +24,7 @@ from backlight.store.layout import Source
 from backlight.store.manifest import (
     BY_STEP,
     ROWS,
+    SKETCHES,
     from_runs,
     manifest_path,
     part_path,
@@ -190,7 +191,8 @@ class Part:
         self._open: dict[str, PartFile | None] = {}
         try:
             described = read_manifest(manifest_path(table_folder, source))
-            self._files: dict[str, dict[str, Any]] = described["files"]
+            self._files: dict[str, dict[str, Any]]
+            self._files = {**described["files"], **described.get(SKETCHES, {})}
             self.rows = int(described["rows"])
             self.steps = from_runs(described["steps"])
             self.quantities: list[str] = described["quantities"]
@@ -247,6 +249,16 @@ class Part:
         if file is None:
             return None
         return file.read(file.groups_between(first, last), schema, self._reporter(name))
+
+    def merged_sketches(
+        self, keys: Sequence[int], level: int, schema: pa.Schema
+    ) -> pa.Table | None:
+        """The row groups of merged sketches that hold any of some sites, or None."""
+        name = f"{SKETCHES}.{level}"
+        file = self._file(name) if name in self._files else None
+        if file is None:
+            return None
+        return file.read(file.groups_with(keys), schema, self._reporter(name))
 
     def _open_all(self) -> dict[str, pa.NativeFile]:
         """All files, held open: a part that is merged into a larger one stays readable.
