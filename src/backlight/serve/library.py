@@ -60,14 +60,32 @@ class Library:
 
     def reader(self, run: RunFolder) -> RunReader:
         """A reader of the whole run, up to date."""
+        reader = self._reader(run)
+        self._compact_if_large(run.path)
+        return reader
+
+    def _reader(self, run: RunFolder) -> RunReader:
         with self._lock:
-            reader = self._open.pop(run.path, None) or RunReader(run.path)
+            known = self._open.pop(run.path, None)
+            reader = known or RunReader(run.path)
             self._open[run.path] = reader
             while len(self._open) > _OPEN_RUNS:
                 self._open.popitem(last=False)
         reader.refresh()
-        self._compact_if_large(run.path)
+        if known is None:
+            Thread(target=reader.prepare, daemon=True).start()
         return reader
+
+    def warm_up(self) -> None:
+        """Open the newest run, in the background: it is what most who start a viewer look at."""
+        Thread(target=self._open_newest, daemon=True).start()
+
+    def _open_newest(self) -> None:
+        with suppress(BacklightError, OSError):  # who asks for that run is told what is wrong
+            runs = find_runs(self.root)
+            newest = max(runs, key=lambda run: (run.path / RUN_FILE).stat().st_mtime, default=None)
+            if newest is not None:
+                self._reader(newest)
 
     def _compact_if_large(self, path: Path) -> None:
         """Compact, in the background, what would otherwise be held in memory for long."""

@@ -48,11 +48,10 @@ class Columns:
         >>> Columns(np.array([0, 10, 20]), np.array([0, 0, 1])).ranges
         [[0, 10], [20, 20]]
         """
-        starts = np.unique(self.numbers, return_index=True)[1]
+        starts = np.flatnonzero(np.diff(self.numbers, prepend=-1))
         stops = np.append(starts, len(self.steps))[1:] - 1
-        return [
-            [int(a), int(b)] for a, b in zip(self.steps[starts], self.steps[stops], strict=True)
-        ]
+        found: list[list[int]] = np.stack([self.steps[starts], self.steps[stops]], 1).tolist()
+        return found
 
     def cut_steps(self, first: int | None, last: int | None) -> Steps:
         """The steps of those blocks that lie only partly between two steps."""
@@ -81,6 +80,16 @@ def columns_of(steps: Steps, wanted: int, rows_per_step: float) -> Columns:
     return block_columns(steps, wanted, LEVELS)
 
 
+def distinct(values: Steps) -> Steps:
+    """What there is of values that ascend.
+
+    >>> distinct(np.array([1, 1, 4, 7, 7])).tolist()
+    [1, 4, 7]
+    """
+    found: Steps = values[np.append(True, values[1:] != values[:-1])[: len(values)]]
+    return found
+
+
 def step_columns(steps: Steps, wanted: int) -> Columns:
     """At most `wanted` columns of equal numbers of steps."""
     count = len(steps)
@@ -90,7 +99,7 @@ def step_columns(steps: Steps, wanted: int) -> Columns:
 def block_columns(steps: Steps, wanted: int, levels: Sequence[int]) -> Columns:
     """At most `wanted` columns of equal numbers of blocks, of the least level that is enough."""
     for level in levels:
-        blocks = np.unique(steps // level)
+        blocks = distinct(steps // level)
         if len(blocks) <= 2 * wanted:
             break
     per_column = -(-len(blocks) // wanted)

@@ -117,8 +117,9 @@ def as_slices(columns: Columns, pieces: list[pa.Table]) -> pa.Table:
 def _placed(columns: Columns, rows: pa.Table) -> tuple[Numbers, pa.Table]:
     """The number of each row's column, and what is merged of it."""
     if "block" in rows.schema.names:
-        known, first = np.unique(columns.steps // columns.level, return_index=True)
-        keys, numbers = rows["block"].to_numpy(), columns.numbers[first]
+        blocks = columns.steps // columns.level
+        first = np.flatnonzero(np.diff(blocks, prepend=-1))
+        known, keys, numbers = blocks[first], rows["block"].to_numpy(), columns.numbers[first]
     else:
         known, keys, numbers = columns.steps, rows["step"].to_numpy(), columns.numbers
     places = np.minimum(np.searchsorted(known, keys), len(known) - 1)

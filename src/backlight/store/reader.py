@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from backlight.errors import BacklightError
 from backlight.schema import QUANTITIES, RUN_FILE, SITES, TABLES, RunInfo
 from backlight.store.follow import Change, GrowingTable, TableFollower
-from backlight.store.heatmap import cells_of, columns_of
+from backlight.store.heatmap import cells_of, columns_of, distinct
 from backlight.store.layout import Source
 from backlight.store.merged_sketches import as_slices, slices_of
 from backlight.store.own import own_names
@@ -178,6 +178,11 @@ class RunReader:
         self._snapshot = replace(self._snapshot, own=own_names(info))
         return True
 
+    def prepare(self) -> None:
+        """Do beforehand what the first questions would wait for; any thread may, and none must."""
+        for part in self._snapshot.parts["stats"]:
+            part.prepare()
+
     @property
     def problems(self) -> list[str]:
         """One sentence for each file that cannot be read to its end."""
@@ -265,11 +270,13 @@ class RunReader:
         _check_positive("points", points)
         buckets = max(1, points // _HISTORY_ROWS_PER_BUCKET)
         snapshot = self._snapshot
-        rows = snapshot.of_sites([site], snapshot.statistics)
+        needed = dict.fromkeys((*_IN_TIME[:-1], "site", "quantity", *_HISTORY, *snapshot.own))
+        rows = snapshot.of_sites([site], needed)
         is_asked = pc.equal(rows["quantity"], quantity)
         rows = rows if pc.all(is_asked).as_py() else rows.filter(is_asked)
         # Of equals the first is kept: always the same one, wherever the rows came from.
-        rows = rows.sort_by([(name, "ascending") for name in _IN_TIME]).combine_chunks()
+        if (np.diff(rows["step"].to_numpy()) <= 0).any():
+            rows = rows.sort_by([(name, "ascending") for name in _IN_TIME])
         if rows.num_rows > points:
             kept = kept_steps(rows, buckets, snapshot.own)
             rows = rows.filter(pc.is_in(rows["step"], pa.array(kept)))
@@ -291,7 +298,7 @@ class RunReader:
         snapshot = self._snapshot
         seen = snapshot.of_sites([site], ["step", "site", "quantity"])
         is_asked = pc.equal(seen["quantity"], quantity)
-        asked = slices_of(np.unique(seen["step"].filter(is_asked).to_numpy()), columns)
+        asked = slices_of(distinct(np.sort(seen["step"].filter(is_asked).to_numpy())), columns)
         return as_slices(asked, snapshot.for_slices(site, quantity, asked.level))
 
     def summary(self) -> dict[str, Any]:

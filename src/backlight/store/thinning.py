@@ -72,7 +72,8 @@ def _first_greatest(values: npt.NDArray[np.float64], starts: Steps) -> Steps:
     lengths = np.diff(np.append(starts, len(values)))
     place = np.flatnonzero(values == np.repeat(greatest, lengths))
     bucket = np.searchsorted(starts, place, side="right")
-    return place[np.diff(bucket, prepend=-1) != 0]
+    found: Steps = place[np.diff(bucket, prepend=-1) != 0]
+    return found
 
 
 def _floats(column: pa.ChunkedArray) -> npt.NDArray[np.float64]:
