@@ -72,15 +72,14 @@ def rows(site: Any, step: Any, *, with_sketches: bool) -> pa.Table:
         "constant_units": np.zeros(count, np.int64),
         "batch_std": std * 0.97,
     }
-    columns["own"] = pa.nulls(count, STATS.field("own").type)
     if with_sketches:
         columns["sketch_keys"], columns["sketch_counts"] = _sketches(site, step, count)
-    schema = pa.schema([field for field in STATS if field.name in columns])
-    found = {
-        name: each if isinstance(each, pa.Array) else pa.array(each)
-        for name, each in columns.items()
-    }
-    arrays = [found[field.name].cast(field.type) for field in schema]
+    columns["own"] = pa.nulls(count)  # no statistics of the user's own
+    schema = pa.schema([STATS.field(name) for name in columns])
+    arrays = [
+        (each if isinstance(each, pa.Array) else pa.array(each)).cast(field.type)
+        for each, field in zip(columns.values(), schema, strict=True)
+    ]
     return pa.Table.from_arrays(arrays, schema=schema)
 
 

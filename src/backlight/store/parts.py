@@ -230,22 +230,28 @@ class Part:
 
     def rows_at(self, first: int, last: int, columns: list[str]) -> pa.Table:
         """The rows of the steps from first to last, and no others."""
-        needed = self._schema(columns if "step" in columns else [*columns, "step"])
-        has_all = BY_STEP in self._files and not {"sketch_keys", "sketch_counts"} & {*columns}
-        by_step = self._file(BY_STEP) if has_all else None
-        if by_step is not None:
-            groups = by_step.groups_between(first, last)
-            rows = by_step.read(groups, needed, self._reporter(BY_STEP))
-            return _sorted_between(rows, "step", first, last).select(columns)
-        file = self._file(ROWS)  # slower, and as right
+        name, file = self._in_time(columns)
         if file is None:
             return self._schema(columns).empty_table()
+        needed = self._schema(columns if "step" in columns else [*columns, "step"])
+        if name == BY_STEP:
+            rows = file.read(file.groups_between(first, last), needed, self._reporter(name))
+            return _sorted_between(rows, "step", first, last).select(columns)
         # One row group after the other: what is held is what is asked for.
         found = [needed.empty_table()]
         for group in range(len(file.rows)):
-            rows = file.read([group], needed, self._reporter(ROWS))
+            rows = file.read([group], needed, self._reporter(name))
             found.append(_between(rows, "step", first, last))
         return pa.concat_tables(found).select(columns)
+
+    def _in_time(self, columns: Sequence[str]) -> tuple[str, PartFile | None]:
+        """The file to ask for steps: the one that is sorted by them, where it has the columns."""
+        has_all = BY_STEP in self._files and not {"sketch_keys", "sketch_counts"} & {*columns}
+        name = BY_STEP if has_all else ROWS
+        file = self._file(name)
+        if file is None and name == BY_STEP:
+            name, file = ROWS, self._file(ROWS)  # slower, and as right
+        return name, file
 
     def _schema(self, columns: list[str]) -> pa.Schema:
         schema = TABLES[self._folder.name]
