@@ -57,7 +57,7 @@ class Viewer:
 class ViewerServer(uvicorn.Server):
     """Says when it listens, and ends its event streams when it stops."""
 
-    def __init__(self, config: uvicorn.Config, hub: Hub, library: Library) -> None:
+    def __init__(self, config: uvicorn.Config, hub: Hub, library: Library | None = None) -> None:
         super().__init__(config)
         self.hub = hub
         self._library = library
@@ -69,7 +69,8 @@ class ViewerServer(uvicorn.Server):
         loop = asyncio.get_running_loop()
         loop.run_in_executor(None, self.on_ready)
         loop.run_in_executor(None, warm_up)
-        self._library.warm_up()
+        if self._library is not None:
+            self._library.warm_up()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Stop: a stream of events would otherwise never end."""
