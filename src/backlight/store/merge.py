@@ -106,7 +106,7 @@ def merge(table_folder: Path, target: Source, sources: list[Rows], *, tell: Tell
         files: dict[str, GroupedFile] = {}
 
         def file(
-            kind: str, schema: pa.Schema, key: str | None, group_rows: int = GROUP_ROWS
+            kind: str, schema: pa.Schema, key: str | None, group_rows: int | None = None
         ) -> GroupedFile:
             if kind not in files:
                 path = part_path(table_folder, target, kind)

@@ -32,7 +32,7 @@ class GroupedFile:
     """A Parquet file that is written in row groups of equal size, sorted by `key`."""
 
     def __init__(
-        self, path: Path, schema: pa.Schema, *, key: str | None, group_rows: int = GROUP_ROWS
+        self, path: Path, schema: pa.Schema, *, key: str | None, group_rows: int | None = None
     ) -> None:
         import pyarrow.parquet as pq
 
@@ -40,7 +40,7 @@ class GroupedFile:
         path.parent.mkdir(exist_ok=True)
         self._draft = path.with_name(f"{DRAFT}{path.name}")
         self._key = key
-        self._group_rows = group_rows
+        self._group_rows = group_rows or GROUP_ROWS
         self.rows = 0
         self._waiting: list[pa.Table] = []
         self._waiting_rows = 0
