@@ -19,7 +19,7 @@ from backlight.store.merged_sketches import GROUP_ROWS as SKETCH_GROUP_ROWS
 from backlight.store.merged_sketches import MERGED, by_levels
 from backlight.store.merged_sketches import levels_for as sketch_levels
 from backlight.store.messages import DamagedError
-from backlight.store.part_writer import GROUP_ROWS, GroupedFile, publish_part
+from backlight.store.part_writer import GROUP_ROWS, GroupedFile, group_rows, publish_part
 from backlight.store.tiles import TILES, WIDTH, TileMaker, levels_for
 
 SORTED_BY: Final[dict[str, tuple[str, ...]]] = {
@@ -106,11 +106,11 @@ def merge(table_folder: Path, target: Source, sources: list[Rows], *, tell: Tell
         files: dict[str, GroupedFile] = {}
 
         def file(
-            kind: str, schema: pa.Schema, key: str | None, group_rows: int | None = None
+            kind: str, schema: pa.Schema, key: str | None, at_once: int | None = None
         ) -> GroupedFile:
             if kind not in files:
                 path = part_path(table_folder, target, kind)
-                files[kind] = GroupedFile(path, schema, key=key, group_rows=group_rows)
+                files[kind] = GroupedFile(path, schema, key=key, group_rows=at_once)
                 stack.callback(files[kind].abandon)
             return files[kind]
 
@@ -135,7 +135,8 @@ def _write_stats(
     total = content["rows"]
     quantities: set[str] = set()
     is_large = total >= _TILES_FROM_ROWS
-    file(ROWS, TABLES["stats"], "site")  # a part of which nothing is left is a part
+    # A part of which nothing is left is a part.
+    file(ROWS, TABLES["stats"], "site", group_rows(total))
     for rows in _by_site(sources, total):
         written = file(ROWS, TABLES["stats"], "site")
         written.add(rows)

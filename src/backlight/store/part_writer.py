@@ -25,7 +25,17 @@ from backlight.store.parts import chunk_range, footer_start
 GROUP_ROWS: Final = 1 << 15
 """The rows of a row group: what one question reads at least."""
 
+_FEW_GROUPS: Final = 256
 _ZSTD_LEVEL: Final = 3
+
+
+def group_rows(rows: int) -> int:
+    """How many rows a row group has that are read by site: few, as long as that makes few groups.
+
+    >>> group_rows(500_000), group_rows(50_000_000)
+    (8192, 32768)
+    """
+    return GROUP_ROWS if rows > _FEW_GROUPS * GROUP_ROWS else max(1, GROUP_ROWS // 4)
 
 
 class GroupedFile:
