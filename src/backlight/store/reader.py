@@ -67,6 +67,7 @@ class RunReader:
     def _start(self) -> None:
         self._complete: dict[str, int] = {}
         self._last_step: tuple[Snapshot, int, pa.Table] | None = None
+        self._last_summary: tuple[Snapshot, dict[str, Any]] | None = None
         self._sites = SiteNumbers()
         self._followers = {n: TableFollower(self.path / n, s) for n, s in TABLES.items()}
         self._growing: dict[str, dict[Source, GrowingTable]] = {name: {} for name in TABLES}
@@ -303,8 +304,12 @@ class RunReader:
 
     def summary(self) -> dict[str, Any]:
         """How far the run is, its loss, and what recording cost."""
-        tables = self._snapshot.held
-        return summarize(**{name: tables[name] for name in OVERVIEW_TABLES})
+        snapshot, last = self._snapshot, self._last_summary
+        # A page that is open asks for it five times a second, whether or not there is anything new.
+        if last is None or last[0] is not snapshot:
+            tables = {name: snapshot.held[name] for name in OVERVIEW_TABLES}
+            last = self._last_summary = snapshot, summarize(**tables)
+        return dict(last[1])
 
     def scalar_names(self) -> list[str]:
         """The names under which scalars were logged, and `loss` where steps have one."""
