@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from sample_runs import write_sample_run
 
@@ -67,9 +70,7 @@ def test_they_are_the_sketches_of_their_steps(run: Path) -> None:
     assert blocks is not None
     assert 0 < blocks.num_rows < 100  # a few row groups of them, and not a row for each step
     opened = backlight.open(run)
-    (name,) = (
-        opened.sites().arrow().filter(merged_sketches.pc.field("site") == SITE)["name"].to_pylist()
-    )
+    (name,) = opened.sites().arrow().filter(pc.field("site") == SITE)["name"].to_pylist()
     for quantity, expected in before.items():
         assert slices(reader, quantity) == expected
         assert COLUMNS / 2 <= len(expected) <= COLUMNS
@@ -123,32 +124,53 @@ def test_a_reader_that_does_not_know_them_reads_the_part(run: Path) -> None:
     assert described["sketches"].keys() >= {"sketches.16", "sketches.64"}
 
 
+def rows_of(sketches: list[Sketch]) -> pa.Table:
+    """Rows of `stats`, one for each step."""
+    count = len(sketches)
+    return pa.table(
+        {
+            "step": np.arange(count),
+            "site": np.zeros(count, np.int32),
+            "quantity": ["value"] * count,
+            **{name: [getattr(s, name) for s in sketches] for name in merged_sketches.TOTALS},
+            "min": pa.array([s.min for s in sketches], pa.float64()),
+            "max": pa.array([s.max for s in sketches], pa.float64()),
+            "sketch_keys": pa.array([s.keys for s in sketches], pa.list_(pa.int16())),
+            "sketch_counts": pa.array([s.counts for s in sketches], pa.list_(pa.uint32())),
+        }
+    )
+
+
 def test_exponents_of_every_size_take_no_more_memory_than_there_are() -> None:
     """Bins that are far apart: a table of all that could be would not fit."""
     rng = np.random.default_rng(0)
     values = [rng.normal(size=50) * 2.0 ** rng.integers(-1000, 1000) for _ in range(400)]
     sketches = [Sketch.of_values(each) for each in values]
-    pa = merged_sketches.pa
-    rows = pa.table(
-        {
-            "step": np.arange(400),
-            "site": np.zeros(400, np.int32),
-            "quantity": ["value"] * 400,
-            **{name: [getattr(s, name) for s in sketches] for name in merged_sketches.TOTALS},
-            "min": [s.min for s in sketches],
-            "max": [s.max for s in sketches],
-            "sketch_keys": pa.array([s.keys for s in sketches], pa.list_(pa.int16())),
-            "sketch_counts": pa.array([s.counts for s in sketches], pa.list_(pa.uint32())),
-        }
-    )
-    blocks = merged_sketches.by_block(rows, np.arange(400) // 2)
-    assert blocks.num_rows == 200
-    for row, pair in zip(
-        blocks.to_pylist(), zip(sketches[::2], sketches[1::2], strict=True), strict=True
-    ):
+    blocks = merged_sketches.by_block(rows_of(sketches), np.arange(400) // 2)
+    pairs = zip(sketches[::2], sketches[1::2], strict=True)
+    for row, pair in zip(blocks.to_pylist(), pairs, strict=True):
         told = Sketch.merged(pair)
-        assert (row["sketch_keys"], row["sketch_counts"]) == (
-            told.keys.tolist(),
-            told.counts.tolist(),
-        )
+        assert row["sketch_keys"] == told.keys.tolist()
+        assert row["sketch_counts"] == told.counts.tolist()
         assert (row["min"], row["max"], row["count"]) == (told.min, told.max, told.count)
+
+
+def test_what_a_slow_disk_left_out_is_not_counted() -> None:
+    whole, zeros = Sketch.of_values([1.0, 2.0, 0.0]), Sketch.of_values([0.0, 0.0])
+    missing = replace(whole, keys=whole.keys[:0], counts=whole.counts[:0])
+    assert missing.is_missing
+    rows = rows_of([whole, missing, zeros, missing, missing, missing, missing, whole])
+    columns = merged_sketches.slices_of(np.arange(8), 4)
+    pairs = merged_sketches.by_block(rows, np.arange(8) // 2)
+    assert pairs["block"].to_pylist() == [0, 1, 3]
+    asked = replace(columns, level=2)
+    found = merged_sketches.as_slices(columns, [rows])
+    assert found.equals(merged_sketches.as_slices(asked, [pairs]))
+    assert found["count"].to_pylist() == [3, 2, 3]
+    assert found["first_step"].to_pylist() == [0, 2, 6]
+    nothing = rows_of([missing, missing])
+    assert merged_sketches.by_block(nothing, np.arange(2)).num_rows == 0
+    assert (
+        merged_sketches.as_slices(merged_sketches.slices_of(np.arange(2), 4), [nothing]).num_rows
+        == 0
+    )

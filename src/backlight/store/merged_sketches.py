@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from backlight.store.heatmap import Columns, Steps, block_columns, step_columns
+from backlight.store.precision import has_sketch
 
 LEVELS: Final = (16, 64, 256, 1024, 4096)
 
@@ -86,7 +87,14 @@ def by_levels(rows: pa.Table, levels: list[int]) -> Iterator[tuple[int, pa.Table
 
 
 def by_block(rows: pa.Table, block: Numbers) -> pa.Table:
-    """Sketches that are sorted by site, quantity and step, those of the same block made one."""
+    """Sketches that are sorted by site, quantity and step, those of the same block made one.
+
+    What was left out because the disk was slow is in none.
+    """
+    is_there = has_sketch(rows)
+    if not is_there.any():
+        return pa.Table.from_batches([], MERGED)
+    rows, block = rows.filter(pa.array(is_there)), block[is_there]
     site = rows["site"].to_numpy()
     quantity = rows["quantity"].combine_chunks().dictionary_encode().indices.to_numpy()
     is_new = (np.diff(site) != 0) | (np.diff(quantity) != 0) | (np.diff(block) != 0)
@@ -104,9 +112,10 @@ def as_slices(columns: Columns, pieces: list[pa.Table]) -> pa.Table:
     found = [_placed(columns, each) for each in pieces if each.num_rows]
     if not found:
         return pa.Table.from_batches([], SLICES)
-    numbers = np.concatenate([number for number, _ in found])
+    # Columns of which nothing is left are none.
+    seen, numbers = np.unique(np.concatenate([each for each, _ in found]), return_inverse=True)
     rows = pa.concat_tables([table for _, table in found])
-    ranges = np.array(columns.ranges, np.int64)
+    ranges = np.array(columns.ranges, np.int64).reshape(-1, 2)[seen]
     merged = _merged(rows, numbers, len(ranges))
     arrays = [pa.array(np.arange(len(ranges))), *map(pa.array, ranges.T), *merged]
     return pa.Table.from_arrays(
@@ -123,7 +132,7 @@ def _placed(columns: Columns, rows: pa.Table) -> tuple[Numbers, pa.Table]:
     else:
         known, keys, numbers = columns.steps, rows["step"].to_numpy(), columns.numbers
     places = np.minimum(np.searchsorted(known, keys), len(known) - 1)
-    is_known = known[places] == keys
+    is_known = (known[places] == keys) & has_sketch(rows)
     wanted = rows.select(MERGED.names[3:]).cast(pa.schema(list(MERGED)[3:]))
     return numbers[places[is_known]], wanted.filter(pa.array(is_known))
 
