@@ -8,7 +8,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from threading import Lock, Thread
+from threading import Lock, Thread, Timer
 from typing import Any, Final
 
 from backlight.errors import BacklightError
@@ -21,6 +21,8 @@ from backlight.store.summary import describe
 
 # A run that is open holds what is not compacted; a list of runs holds a few rows of each.
 _OPEN_RUNS: Final = 6
+_PREPARE_AFTER_SECS: Final = 0.25
+"""Not before what a page asks at once: that needs the processor."""
 _COMPACT_FROM_BYTES: Final = 128 << 20
 _COMPACT_EVERY_SECS: Final = 60.0
 
@@ -73,7 +75,9 @@ class Library:
                 self._open.popitem(last=False)
         reader.refresh()
         if known is None:
-            Thread(target=reader.prepare, daemon=True).start()
+            later = Timer(_PREPARE_AFTER_SECS, reader.prepare)
+            later.daemon = True
+            later.start()
         return reader
 
     def warm_up(self) -> None:
