@@ -2,10 +2,11 @@
 
 Makes runs of half a million and of 50 million observations (about 18 GB, removed afterwards unless
 `--keep`), and asks each, in a process of its own that starts with no file in memory: to open it
-(all that the viewer shows at first, but for the heatmap), for a site's history, a step at all
-sites, a heatmap (2,000 sites, up to 500 columns), a tile of one (256 by 256, at any zoom), and the
-newest 100 steps at all sites. Beside them stand SQLite with an index for either order, and
-TensorBoard's event files with its own reader, both of which hold the statistics and no sketches.
+(all that the viewer shows at first, but for the heatmap), for a site's history, its sketches, a
+step at all sites, a heatmap (2,000 sites, up to 500 columns), a tile of one (256 by 256, at any
+zoom), and the newest 100 steps at all sites. Beside them stand SQLite with an index for either
+order, and TensorBoard's event files with its own reader, both of which hold the statistics and no
+sketches.
 """
 
 from __future__ import annotations
@@ -144,15 +145,17 @@ def show(results: list[Result]) -> bool:
         if "error" in found:
             table.add_row(tool, f"{rows:,}", found["error"])
             continue
-        cells = [summary(found["times"][question]) for question in QUESTIONS]
+        cells = [summary(found["times"].get(question)) for question in QUESTIONS]
         table.add_row(tool, f"{rows:,}", *cells, f"{found['peak_mb']:,.0f}", f"{bytes_each:.0f}")
     Console(width=170).print(table)
     own = [found for tool, _, found, _ in results if tool == "backlight"]
     return all(is_within_budget(found) for found in own)
 
 
-def summary(times: list[tuple[float, float]]) -> str:
+def summary(times: list[tuple[float, float]] | None) -> str:
     """The 95th percentile and the first call: by the clock, and of the processor."""
+    if times is None:
+        return "none"
     percentiles = np.percentile(np.array(times), 95, axis=0)
     cells = [
         f"{each:,.0f} ({first:,.0f})" for each, first in zip(percentiles, times[0], strict=True)

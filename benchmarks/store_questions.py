@@ -12,7 +12,10 @@ import numpy as np
 
 Times = dict[str, list[tuple[float, float]]]
 
-QUESTIONS = ("open", "site's history", "step, all sites", "heatmap", "tile", "newest 100 steps")
+QUESTIONS = (
+    *("open", "site's history", "site's sketches", "step, all sites"),
+    *("heatmap", "tile", "newest 100 steps"),
+)
 
 
 def answer(tool: str, path: Path, sites: int, times: int) -> dict[str, Any]:
@@ -52,18 +55,20 @@ def ask_backlight(path: Path, sites: int, times: int) -> Times:
     import pyarrow as pa
     import pyarrow.parquet
 
+    from backlight.serve.library import Library
     from backlight.serve.server import warm_up
     from backlight.store.merge import WITHOUT_SKETCHES
     from backlight.store.reader import RunReader
+    from backlight.store.runs import find_runs
 
     warm_up()  # as the viewer does while the browser loads the page
     random = np.random.default_rng(0)
+    library, (folder,) = Library(path), find_runs(path)
     readers: list[RunReader] = []
 
     def open_run() -> list[pa.Table]:
-        reader = RunReader(path)
+        reader = library.reader(folder)  # as the viewer does: it goes on in the background
         readers.append(reader)
-        reader.refresh()
         reader.summary()
         return [reader.sites(), reader.steps(), reader.scalars(), reader.notes()]
 
@@ -80,6 +85,7 @@ def ask_backlight(path: Path, sites: int, times: int) -> Times:
         "open": opened,
         "heatmap": timed(reader.heatmap, times),
         "site's history": timed(lambda: reader.history(int(random.integers(sites))), times),
+        "site's sketches": timed(lambda: reader.sketches(int(random.integers(sites))), times),
         "step, all sites": timed(lambda: reader.step(int(random.integers(last))), times),
         "tile": timed(tile, times),
         "newest 100 steps": timed(

@@ -80,6 +80,7 @@ def create_app(
     cookie: str = "backlight",
     static: Path = STATIC,
     custom: Custom | None = None,
+    library: Library | None = None,
 ) -> ASGIApp:
     """The viewer of the runs under `root`, as an ASGI application."""
     routes = [Route(path, handler, methods=["GET"]) for path, handler in ROUTES.items()]
@@ -93,7 +94,7 @@ def create_app(
         # A low level: most clients are on this machine, where time counts more than bytes.
         middleware=[Middleware(GZipMiddleware, minimum_size=1024, compresslevel=2)],
     )
-    app.state.library = Library(root)
+    app.state.library = library or Library(root)
     app.state.graphs = Graphs()
     app.state.diagnoses = Diagnoses()
     app.state.numerics = Numerics()

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from threading import Lock, Thread
+from threading import Lock, Thread, Timer
 from typing import Any, Final
 
 from backlight.errors import BacklightError
@@ -21,6 +21,8 @@ from backlight.store.summary import describe
 
 # A run that is open holds what is not compacted; a list of runs holds a few rows of each.
 _OPEN_RUNS: Final = 6
+_PREPARE_AFTER_SECS: Final = 0.25
+"""Not before what a page asks at once: that needs the processor."""
 _COMPACT_FROM_BYTES: Final = 128 << 20
 _COMPACT_EVERY_SECS: Final = 60.0
 
@@ -60,14 +62,34 @@ class Library:
 
     def reader(self, run: RunFolder) -> RunReader:
         """A reader of the whole run, up to date."""
+        reader = self._reader(run)
+        self._compact_if_large(run.path)
+        return reader
+
+    def _reader(self, run: RunFolder) -> RunReader:
         with self._lock:
-            reader = self._open.pop(run.path, None) or RunReader(run.path)
+            known = self._open.pop(run.path, None)
+            reader = known or RunReader(run.path)
             self._open[run.path] = reader
             while len(self._open) > _OPEN_RUNS:
                 self._open.popitem(last=False)
         reader.refresh()
-        self._compact_if_large(run.path)
+        if known is None:
+            later = Timer(_PREPARE_AFTER_SECS, reader.prepare)
+            later.daemon = True
+            later.start()
         return reader
+
+    def warm_up(self) -> None:
+        """Open the newest run, in the background: it is what most who start a viewer look at."""
+        Thread(target=self._open_newest, daemon=True).start()
+
+    def _open_newest(self) -> None:
+        with suppress(BacklightError, OSError):  # who asks for that run is told what is wrong
+            runs = find_runs(self.root)
+            newest = max(runs, key=lambda run: (run.path / RUN_FILE).stat().st_mtime, default=None)
+            if newest is not None:
+                self._reader(newest)
 
     def _compact_if_large(self, path: Path) -> None:
         """Compact, in the background, what would otherwise be held in memory for long."""

@@ -58,14 +58,21 @@ def narrowed(table: pa.Table) -> pa.Table:
     nans: uint8
     step: int32
     big: int64
+    >>> narrowed(pa.table({"shape": [[16, 300]]})).schema.field("shape").type.value_type
+    DataType(uint16)
     """
     for place, field in enumerate(table.schema):
-        if field.type in (pa.int32(), pa.int64()) and table.num_rows:
+        is_list = pa.types.is_list(field.type)
+        if (field.type.value_type if is_list else field.type) in _WIDE and table.num_rows:
             whole = table.column(place)
-            extremes = pc.min_max(whole).as_py()
+            extremes = pc.min_max(pc.list_flatten(whole) if is_list else whole).as_py()
             kind = _smallest(extremes["min"] or 0, extremes["max"] or 0)
+            kind = pa.list_(kind) if is_list else kind
             table = table.set_column(place, field.with_type(kind), whole.cast(kind))
     return table
+
+
+_WIDE: Final = (pa.int32(), pa.int64())
 
 
 def _smallest(low: int, high: int) -> pa.DataType:

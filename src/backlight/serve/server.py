@@ -19,6 +19,7 @@ from backlight.custom.runner import Custom
 from backlight.errors import BacklightError
 from backlight.schema import NOTES
 from backlight.serve.app import STATIC, create_app
+from backlight.serve.library import Library
 from backlight.serve.live import Hub
 from backlight.serve.security import Access, access_for
 from backlight.store.queries import query
@@ -56,9 +57,10 @@ class Viewer:
 class ViewerServer(uvicorn.Server):
     """Says when it listens, and ends its event streams when it stops."""
 
-    def __init__(self, config: uvicorn.Config, hub: Hub) -> None:
+    def __init__(self, config: uvicorn.Config, hub: Hub, library: Library | None = None) -> None:
         super().__init__(config)
         self.hub = hub
+        self._library = library
         self.on_ready: Callable[[], object] = lambda: None
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
@@ -67,6 +69,8 @@ class ViewerServer(uvicorn.Server):
         loop = asyncio.get_running_loop()
         loop.run_in_executor(None, self.on_ready)
         loop.run_in_executor(None, warm_up)
+        if self._library is not None:
+            self._library.warm_up()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Stop: a stream of events would otherwise never end."""
@@ -93,9 +97,11 @@ def open_viewer(
     bound = bind(host, port)
     number: int = bound.getsockname()[1]
     access = access_for(host, allow_hosts)
-    hub = Hub()
+    hub, library = Hub(), Library(root)
     cookie = f"backlight-{number}"
-    app = create_app(root, hub, access=access, cookie=cookie, static=static, custom=custom)
+    app = create_app(
+        *(root, hub), access=access, cookie=cookie, static=static, custom=custom, library=library
+    )
     config = uvicorn.Config(
         app,
         access_log=False,
@@ -105,7 +111,7 @@ def open_viewer(
         timeout_graceful_shutdown=_CLOSING_SECS,
         ws="none",
     )
-    return Viewer(ViewerServer(config, hub), bound, address(host, number, access))
+    return Viewer(ViewerServer(config, hub, library), bound, address(host, number, access))
 
 
 def address(host: str, port: int, access: Access) -> str:

@@ -6,6 +6,7 @@ joins and then hashes them, takes ten times as long.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -47,11 +48,10 @@ class Columns:
         >>> Columns(np.array([0, 10, 20]), np.array([0, 0, 1])).ranges
         [[0, 10], [20, 20]]
         """
-        starts = np.unique(self.numbers, return_index=True)[1]
+        starts = np.flatnonzero(np.diff(self.numbers, prepend=-1))
         stops = np.append(starts, len(self.steps))[1:] - 1
-        return [
-            [int(a), int(b)] for a, b in zip(self.steps[starts], self.steps[stops], strict=True)
-        ]
+        found: list[list[int]] = np.stack([self.steps[starts], self.steps[stops]], 1).tolist()
+        return found
 
     def cut_steps(self, first: int | None, last: int | None) -> Steps:
         """The steps of those blocks that lie only partly between two steps."""
@@ -75,11 +75,31 @@ def columns_of(steps: Steps, wanted: int, rows_per_step: float) -> Columns:
     >>> columns_of(np.arange(10_000), 300, rows_per_step=1000.0).ranges[:2]
     [[0, 63], [64, 127]]
     """
+    if len(steps) * rows_per_step <= _EXACT_ROWS or len(steps) <= 2 * wanted:
+        return step_columns(steps, wanted)
+    return block_columns(steps, wanted, LEVELS)
+
+
+def distinct(values: Steps) -> Steps:
+    """What there is of values that ascend.
+
+    >>> distinct(np.array([1, 1, 4, 7, 7])).tolist()
+    [1, 4, 7]
+    """
+    found: Steps = values[np.append(True, values[1:] != values[:-1])[: len(values)]]
+    return found
+
+
+def step_columns(steps: Steps, wanted: int) -> Columns:
+    """At most `wanted` columns of equal numbers of steps."""
     count = len(steps)
-    if count * rows_per_step <= _EXACT_ROWS or count <= 2 * wanted:
-        return Columns(steps, np.arange(count) * min(wanted, count) // max(1, count))
-    for level in LEVELS:
-        blocks = np.unique(steps // level)
+    return Columns(steps, np.arange(count) * min(wanted, count) // max(1, count))
+
+
+def block_columns(steps: Steps, wanted: int, levels: Sequence[int]) -> Columns:
+    """At most `wanted` columns of equal numbers of blocks, of the least level that is enough."""
+    for level in levels:
+        blocks = distinct(steps // level)
         if len(blocks) <= 2 * wanted:
             break
     per_column = -(-len(blocks) // wanted)

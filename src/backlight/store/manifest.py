@@ -23,6 +23,8 @@ _MOST: Final = 1 << 53
 
 ROWS: Final = "rows"
 BY_STEP: Final = "by_step"
+SKETCHES: Final = "sketches"
+"""`sketches.<level>`: a part's sketches, merged over blocks of steps."""
 
 
 def manifest_path(table_folder: Path, source: Source) -> Path:
@@ -31,7 +33,7 @@ def manifest_path(table_folder: Path, source: Source) -> Path:
 
 
 def part_path(table_folder: Path, source: Source, file: str) -> Path:
-    """Where a file of a table's part is: its rows, `by_step`, or `<quantity>.<level>`.
+    """Where a file of a table's part is: its rows, `by_step`, or one of its tiles.
 
     >>> source = Source(0, 0, 3, is_part=True)
     >>> part_path(Path("run/stats"), source, "grad.64").as_posix()
@@ -42,7 +44,7 @@ def part_path(table_folder: Path, source: Source, file: str) -> Path:
     if file == BY_STEP:
         return table_folder.parent / BY_STEP_FOLDER / source.name
     quantity, _, level = file.partition(".")
-    if quantity not in QUANTITIES or not level.isdigit():
+    if quantity not in (*QUANTITIES, SKETCHES) or not level.isdigit():
         raise DamagedError("its manifest names a file that no part has")
     return table_folder.parent / TILES_FOLDER / f"{source.stem}.{file}.parquet"
 
@@ -74,7 +76,7 @@ def read_manifest(path: Path) -> dict[str, Any]:
 def _check(described: dict[str, Any]) -> None:
     """Whoever made it: nothing in it may cost more than the files that it is about."""
     files, rows = described["files"], described["rows"]
-    for file in files.values():
+    for file in (*files.values(), *described.get(SKETCHES, {}).values()):
         _check_file(file)
     for name in (ROWS, *(each for each in (BY_STEP,) if each in files)):
         _must(sum(files[name]["rows"]) == rows)

@@ -14,9 +14,12 @@ import pyarrow.compute as pc
 
 from backlight.schema import TABLES
 from backlight.store.layout import Source
-from backlight.store.manifest import BY_STEP, ROWS, part_path, progression_runs
+from backlight.store.manifest import BY_STEP, ROWS, SKETCHES, part_path, progression_runs
+from backlight.store.merged_sketches import GROUP_ROWS as SKETCH_GROUP_ROWS
+from backlight.store.merged_sketches import MERGED, by_levels
+from backlight.store.merged_sketches import levels_for as sketch_levels
 from backlight.store.messages import DamagedError
-from backlight.store.part_writer import GROUP_ROWS, GroupedFile, publish_part
+from backlight.store.part_writer import GROUP_ROWS, GroupedFile, group_rows, publish_part
 from backlight.store.tiles import TILES, WIDTH, TileMaker, levels_for
 
 SORTED_BY: Final[dict[str, tuple[str, ...]]] = {
@@ -102,9 +105,12 @@ def merge(table_folder: Path, target: Source, sources: list[Rows], *, tell: Tell
     with ExitStack() as stack:
         files: dict[str, GroupedFile] = {}
 
-        def file(kind: str, schema: pa.Schema, key: str | None) -> GroupedFile:
+        def file(
+            kind: str, schema: pa.Schema, key: str | None, at_once: int | None = None
+        ) -> GroupedFile:
             if kind not in files:
-                files[kind] = GroupedFile(part_path(table_folder, target, kind), schema, key=key)
+                path = part_path(table_folder, target, kind)
+                files[kind] = GroupedFile(path, schema, key=key, group_rows=at_once)
                 stack.callback(files[kind].abandon)
             return files[kind]
 
@@ -128,17 +134,21 @@ def _write_stats(
 ) -> None:
     total = content["rows"]
     quantities: set[str] = set()
-    file(ROWS, TABLES["stats"], "site")  # a part of which nothing is left is a part
+    is_large = total >= _TILES_FROM_ROWS
+    # A part of which nothing is left is a part.
+    file(ROWS, TABLES["stats"], "site", group_rows(total))
     for rows in _by_site(sources, total):
         written = file(ROWS, TABLES["stats"], "site")
         written.add(rows)
         tell(f"{written.rows:,} of {total:,} observations by site")
+        for level, merged in by_levels(rows, sketch_levels(steps) if is_large else []):
+            file(f"{SKETCHES}.{level}", MERGED, "site", SKETCH_GROUP_ROWS).add(merged)
         quantities |= set(pc.unique(rows["quantity"]).to_pylist())
     content["quantities"] = sorted(quantities)
     if total < _BY_STEP_FROM_ROWS:
         return
     schema = pa.schema([TABLES["stats"].field(name) for name in WITHOUT_SKETCHES])
-    maker = TileMaker(levels_for(steps) if total >= _TILES_FROM_ROWS else [])
+    maker = TileMaker(levels_for(steps) if is_large else [])
 
     def add_tiles(made: Iterator[tuple[str, int, pa.Table]]) -> None:
         for quantity, level, blocks in made:

@@ -12,25 +12,45 @@ import pyarrow as pa
 
 from backlight.schema import FORMAT_VERSION
 from backlight.store.layout import DRAFT, TILES_FOLDER, Source
-from backlight.store.manifest import BY_STEP, ROWS, manifest_path, manifest_text, part_path
+from backlight.store.manifest import (
+    BY_STEP,
+    ROWS,
+    SKETCHES,
+    manifest_path,
+    manifest_text,
+    part_path,
+)
 from backlight.store.parts import chunk_range, footer_start
 
 GROUP_ROWS: Final = 1 << 15
 """The rows of a row group: what one question reads at least."""
 
+_FEW_GROUPS: Final = 256
 _ZSTD_LEVEL: Final = 3
+
+
+def group_rows(rows: int) -> int:
+    """How many rows a row group has that are read by site: few, as long as that makes few groups.
+
+    >>> group_rows(500_000), group_rows(50_000_000)
+    (8192, 32768)
+    """
+    return GROUP_ROWS if rows > _FEW_GROUPS * GROUP_ROWS else max(1, GROUP_ROWS // 4)
 
 
 class GroupedFile:
     """A Parquet file that is written in row groups of equal size, sorted by `key`."""
 
-    def __init__(self, path: Path, schema: pa.Schema, *, key: str | None) -> None:
+    def __init__(
+        self, path: Path, schema: pa.Schema, *, key: str | None, group_rows: int | None = None
+    ) -> None:
         import pyarrow.parquet as pq
 
         self._target = path
         path.parent.mkdir(exist_ok=True)
         self._draft = path.with_name(f"{DRAFT}{path.name}")
         self._key = key
+        self._group_rows = group_rows or GROUP_ROWS
         self.rows = 0
         self._waiting: list[pa.Table] = []
         self._waiting_rows = 0
@@ -42,12 +62,12 @@ class GroupedFile:
         self.rows += table.num_rows
         self._waiting.append(table)
         self._waiting_rows += table.num_rows
-        if self._waiting_rows >= GROUP_ROWS:
+        if self._waiting_rows >= self._group_rows:
             whole = pa.concat_tables(self._waiting)
             start = 0
-            while whole.num_rows - start >= GROUP_ROWS:
-                self._write(whole.slice(start, GROUP_ROWS))
-                start += GROUP_ROWS
+            while whole.num_rows - start >= self._group_rows:
+                self._write(whole.slice(start, self._group_rows))
+                start += self._group_rows
             self._waiting = [whole.slice(start)]
             self._waiting_rows = whole.num_rows - start
 
@@ -70,7 +90,7 @@ class GroupedFile:
 
     def _write(self, group: pa.Table) -> None:
         group = group.combine_chunks()
-        self._writer.write_table(group, row_group_size=GROUP_ROWS)
+        self._writer.write_table(group, row_group_size=self._group_rows)
         self._groups["rows"].append(group.num_rows)
         ends = (0, 0) if self._key is None else (group[self._key][0], group[self._key][-1])
         self._groups["low"].append(int(str(ends[0])))
@@ -136,12 +156,15 @@ def publish_part(
     for name, file in files.items():
         if name != ROWS:
             file.publish()
+    # Apart from the others: a reader that does not know them reads the part without them.
+    merged = {name: described.pop(name) for name in files if name.startswith(f"{SKETCHES}.")}
     manifest = {
         "format": list(FORMAT_VERSION),
         "table": table_folder.name,
         "part": source.stem,
         **content,
         "files": described,
+        SKETCHES: merged,
     }
     write_manifest(table_folder, source, manifest)
     files[ROWS].publish()

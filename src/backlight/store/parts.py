@@ -24,6 +24,7 @@ from backlight.store.layout import Source
 from backlight.store.manifest import (
     BY_STEP,
     ROWS,
+    SKETCHES,
     from_runs,
     manifest_path,
     part_path,
@@ -187,15 +188,17 @@ class Part:
         self.table = table_folder.name
         self._folder = table_folder
         self._problems: dict[str, str] = {}
-        self._lock = Lock()
         self._open: dict[str, PartFile | None] = {}
         try:
             described = read_manifest(manifest_path(table_folder, source))
-            self._files: dict[str, dict[str, Any]] = described["files"]
+            self._files: dict[str, dict[str, Any]]
+            self._files = {**described["files"], **described.get(SKETCHES, {})}
             self.rows = int(described["rows"])
             self.steps = from_runs(described["steps"])
             self.quantities: list[str] = described["quantities"]
             self.levels: dict[str, list[int]] = described["levels"]
+            # One for each: who waits for a small file does not wait for a large one.
+            self._locks = {name: Lock() for name in self._files}
             self._handles = self._open_all()
         except _DAMAGE as error:
             raise DamagedError(_reason(error)) from None
@@ -213,6 +216,11 @@ class Part:
                 file.check(self._reporter(name))
         return not self._problems
 
+    def prepare(self) -> None:
+        """Read what tells where things are in its files, before anybody waits for that."""
+        for name in sorted(self._files, key=lambda name: len(self._files[name]["rows"])):
+            self._file(name)
+
     def rows_of(self, keys: Sequence[int] | None, columns: list[str]) -> pa.Table:
         """The row groups that hold any of some keys (sites, for `stats`), or all of them."""
         file = self._file(ROWS)
@@ -223,18 +231,32 @@ class Part:
 
     def rows_at(self, first: int, last: int, columns: list[str]) -> pa.Table:
         """The rows of the steps from first to last, and no others."""
-        name, file = self._in_time()
+        name, file = self._in_time(columns)
         if file is None:
             return self._schema(columns).empty_table()
         needed = self._schema(columns if "step" in columns else [*columns, "step"])
-        groups = file.groups_between(first, last) if name == BY_STEP else range(len(file.rows))
-        rows = file.read(groups, needed, self._reporter(name))
-        within = _sorted_between if name == BY_STEP else _between
-        return within(rows, "step", first, last).select(columns)
+        if name == BY_STEP:
+            rows = file.read(file.groups_between(first, last), needed, self._reporter(name))
+            return _sorted_between(rows, "step", first, last).select(columns)
+        # One row group after the other: what is held is what is asked for.
+        found = [needed.empty_table()]
+        for group in range(len(file.rows)):
+            rows = file.read([group], needed, self._reporter(name))
+            found.append(_between(rows, "step", first, last))
+        return pa.concat_tables(found).select(columns)
+
+    def _in_time(self, columns: Sequence[str]) -> tuple[str, PartFile | None]:
+        """The file to ask for steps: the one that is sorted by them, where it has the columns."""
+        has_all = BY_STEP in self._files and not {"sketch_keys", "sketch_counts"} & {*columns}
+        name = BY_STEP if has_all else ROWS
+        file = self._file(name)
+        if file is None and name == BY_STEP:
+            name, file = ROWS, self._file(ROWS)  # slower, and as right
+        return name, file
 
     def rows_of_steps(self, steps: Sequence[int], columns: list[str]) -> pa.Table:
         """The rows of some steps, and no others: few row groups at a time, so in little memory."""
-        name, file = self._in_time()
+        name, file = self._in_time(columns)
         pieces = [self._schema(columns).empty_table()]
         if file is not None:
             needed = self._schema(columns if "step" in columns else [*columns, "step"])
@@ -245,14 +267,6 @@ class Part:
                 rows = file.read(some, needed, self._reporter(name))
                 pieces.append(rows.filter(pc.is_in(rows["step"], wanted)).select(columns))
         return pa.concat_tables(pieces)
-
-    def _in_time(self) -> tuple[str, PartFile | None]:
-        """The file to ask for steps: the one that is sorted by them, where there is one."""
-        name = BY_STEP if BY_STEP in self._files else ROWS
-        file = self._file(name)
-        if file is None and name == BY_STEP:
-            name, file = ROWS, self._file(ROWS)  # slower, and as right
-        return name, file
 
     def _schema(self, columns: list[str]) -> pa.Schema:
         schema = TABLES[self._folder.name]
@@ -267,6 +281,23 @@ class Part:
         if file is None:
             return None
         return file.read(file.groups_between(first, last), schema, self._reporter(name))
+
+    def merged_sketches(
+        self, keys: Sequence[int], level: int, schema: pa.Schema
+    ) -> pa.Table | None:
+        """The row groups with blocks of some sites' sketches.
+
+        None where there are none, or not all can be read: then the rows themselves tell.
+        """
+        name = f"{SKETCHES}.{level}"
+        file = self._file(name) if name in self._files else None
+        if file is None:
+            return None
+        damage: list[str] = []
+        blocks = file.read(file.groups_with(keys), schema, damage.append)
+        for reason in damage:
+            self._reporter(name)(reason)
+        return None if damage else blocks
 
     def _open_all(self) -> dict[str, pa.NativeFile]:
         """All files, held open: a part that is merged into a larger one stays readable.
@@ -285,7 +316,7 @@ class Part:
 
     def _file(self, name: str) -> PartFile | None:
         """A file, opened once; None where it cannot be read."""
-        with self._lock:
+        with self._locks[name]:
             if name not in self._open:
                 try:
                     self._open[name] = PartFile(self._handles[name], self._files[name])

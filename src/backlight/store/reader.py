@@ -17,8 +17,9 @@ import pyarrow.compute as pc
 from backlight.errors import BacklightError
 from backlight.schema import QUANTITIES, RUN_FILE, SITES, TABLES, RunInfo
 from backlight.store.follow import Change, GrowingTable, TableFollower
-from backlight.store.heatmap import cells_of, columns_of
+from backlight.store.heatmap import cells_of, columns_of, distinct
 from backlight.store.layout import Source
+from backlight.store.merged_sketches import as_slices, slices_of
 from backlight.store.own import own_names
 from backlight.store.parts import Part
 from backlight.store.queries import query
@@ -26,17 +27,19 @@ from backlight.store.ranks import RANK, SiteNumbers, with_rank
 from backlight.store.runs import info_problem, read_info
 from backlight.store.snapshot import LARGE_TABLES, Snapshot
 from backlight.store.summary import summarize
+from backlight.store.thinning import kept_steps
 from backlight.store.tiles import SHARES, SHOWN
 
 OVERVIEW_TABLES: Final = ("steps", "scalars", "notes")
 """The small tables: enough for a summary."""
 
-_SKETCH_COLUMNS: Final = (
-    *("step", "site", "quantity", "count", "zeros", "nans", "infs", "min", "max"),
-    *("sketch_keys", "sketch_counts"),
-)
 _HISTORY_ROWS_PER_BUCKET: Final = 8  # about how many of the kept rows are different ones
 _SCALAR_ROWS_PER_BUCKET: Final = 4
+_HISTORY: Final = (
+    *("step", "iteration", "dtype", "shape", "count", "zeros", "nans", "infs", "mean", "std"),
+    *("min", "max", "abs_mean", "abs_max", "rms"),
+    *("units", "dead_units", "constant_units", "batch_std"),
+)
 _IN_TIME: Final = ("step", "iteration", "order", "rank")
 _NO_STEPS: Final = np.empty(0, np.int64)
 # Not by `empty_table`, which loads pandas.
@@ -64,6 +67,7 @@ class RunReader:
     def _start(self) -> None:
         self._complete: dict[str, int] = {}
         self._last_step: tuple[Snapshot, int, pa.Table] | None = None
+        self._last_summary: tuple[Snapshot, dict[str, Any]] | None = None
         self._sites = SiteNumbers()
         self._followers = {n: TableFollower(self.path / n, s) for n, s in TABLES.items()}
         self._growing: dict[str, dict[Source, GrowingTable]] = {name: {} for name in TABLES}
@@ -175,6 +179,11 @@ class RunReader:
         self._snapshot = replace(self._snapshot, own=own_names(info))
         return True
 
+    def prepare(self) -> None:
+        """Do beforehand what the first questions would wait for; any thread may, and none must."""
+        for part in self._snapshot.parts["stats"]:
+            part.prepare()
+
     @property
     def problems(self) -> list[str]:
         """One sentence for each file that cannot be read to its end."""
@@ -261,14 +270,18 @@ class RunReader:
         _check_one_of("quantity", quantity, QUANTITIES)
         _check_positive("points", points)
         buckets = max(1, points // _HISTORY_ROWS_PER_BUCKET)
-        own = self._snapshot.own
-        rows = self._snapshot.of_sites([site], self._snapshot.statistics)
+        snapshot = self._snapshot
+        needed = dict.fromkeys((*_IN_TIME[:-1], "site", "quantity", *_HISTORY, *snapshot.own))
+        rows = snapshot.of_sites([site], needed)
+        is_asked = pc.equal(rows["quantity"], quantity)
+        rows = rows if pc.all(is_asked).as_py() else rows.filter(is_asked)
         # Of equals the first is kept: always the same one, wherever the rows came from.
-        rows = rows.sort_by([(name, "ascending") for name in _IN_TIME]).combine_chunks()
-        asked: dict[str, Any] = {"site": site, "quantity": quantity, "points": points}
-        extremes = "".join(f", arg_min(step, {name}), arg_max(step, {name})" for name in own)
-        text = {"{own}": "".join(f", {name}" for name in own), "{own_extremes}": extremes}
-        return query("history", {"stats": rows}, replaced=text, **asked, buckets=buckets)
+        if (np.diff(rows["step"].to_numpy()) <= 0).any():
+            rows = rows.sort_by([(name, "ascending") for name in _IN_TIME])
+        if rows.num_rows > points:
+            kept = kept_steps(rows, buckets, snapshot.own)
+            rows = rows.filter(pc.is_in(rows["step"], pa.array(kept)))
+        return rows.select([*_HISTORY, *snapshot.own])
 
     def step(self, step: int) -> pa.Table:
         """Every statistic of one step at all sites, in the order in which they were seen."""
@@ -283,14 +296,20 @@ class RunReader:
         """The sketches of one quantity at one site, merged to at most `columns`."""
         _check_one_of("quantity", quantity, QUANTITIES)
         _check_positive("columns", columns)
-        rows = self._snapshot.of_sites([site], _SKETCH_COLUMNS)
-        asked: dict[str, Any] = {"site": site, "quantity": quantity, "columns": columns}
-        return query("sketches", {"stats": rows}, **asked)
+        snapshot = self._snapshot
+        seen = snapshot.of_sites([site], ["step", "site", "quantity"])
+        is_asked = pc.equal(seen["quantity"], quantity)
+        asked = slices_of(distinct(np.sort(seen["step"].filter(is_asked).to_numpy())), columns)
+        return as_slices(asked, snapshot.for_slices(site, quantity, asked.level))
 
     def summary(self) -> dict[str, Any]:
         """How far the run is, its loss, and what recording cost."""
-        tables = self._snapshot.held
-        return summarize(**{name: tables[name] for name in OVERVIEW_TABLES})
+        snapshot, last = self._snapshot, self._last_summary
+        # A page that is open asks for it five times a second, whether or not there is anything new.
+        if last is None or last[0] is not snapshot:
+            tables = {name: snapshot.held[name] for name in OVERVIEW_TABLES}
+            last = self._last_summary = snapshot, summarize(**tables)
+        return dict(last[1])
 
     def scalar_names(self) -> list[str]:
         """The names under which scalars were logged, and `loss` where steps have one."""

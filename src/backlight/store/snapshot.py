@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 
 from backlight.schema import QUANTITIES, TABLES
 from backlight.store.merge import SKETCH_COLUMNS
+from backlight.store.merged_sketches import MERGED
 from backlight.store.own import physical, spread
 from backlight.store.parts import Part
 from backlight.store.ranks import RANK, SiteNumbers
@@ -25,6 +26,9 @@ from backlight.store.tiles import TILES
 
 LARGE_TABLES: Final = ("stats", "samples", "calls")
 """Tables whose parts are not held in memory."""
+
+SLICED: Final = ("step", *(name for name in MERGED.names if name != "block"))
+"""What a distribution over steps is made of."""
 
 
 @dataclass(frozen=True)
@@ -161,6 +165,20 @@ class Snapshot:
         joined = joined.select(["site", "block", statistic, "nans", "infs"])
         names = ["site", "block", "value", "nans", "infs"]
         return spread(pa.concat_tables(rows), asked, self.own), joined.rename_columns(names)
+
+    def for_slices(self, site: int, quantity: str, level: int) -> list[pa.Table]:
+        """Sketches of a quantity at a site: of blocks where a part has them, else of steps."""
+        wanted = {site}
+        found = [self._held("stats", [*SLICED], pc.field("site") == site)]
+        for part in self.parts["stats"]:
+            own = self.sites.own(part.source.rank, wanted)
+            if not own:
+                continue
+            rows = part.merged_sketches(own, level, MERGED) if level > 1 else None
+            if rows is None:
+                rows = part.rows_of(own, [*SLICED])
+            found.append(_of_keys(rows, own, is_sorted=True))
+        return [_of_quantity(each, quantity) for each in found]
 
     def _held(self, table: str, names: list[str], condition: Any) -> pa.Table:
         return self.held[table].select([*names, "rank"]).filter(condition)

@@ -17,8 +17,20 @@ export function fitCanvas(
   return context;
 }
 
-/** The page's colours and fonts, for what is drawn and not styled. */
+/** What the page's colours and fonts are in each theme: all of them stand at its root. */
+const known = new Map<string, Map<string, string>>();
+
+/** The page's colours and fonts, for what is drawn and not styled.
+ *
+ * Each is asked for once: the browser would bring the styles of all that has just been made up to date
+ * before it answers, for one plot after another. */
 export function styleOf(element: Element): (name: string) => string {
-  const style = getComputedStyle(element);
-  return (name) => style.getPropertyValue(name).trim();
+  const theme = document.documentElement.dataset.theme ?? "";
+  const found = known.get(theme) ?? new Map<string, string>();
+  if (theme) known.set(theme, found);
+  return (name) => {
+    const value = found.get(name) || getComputedStyle(element).getPropertyValue(name).trim();
+    found.set(name, value);
+    return value;
+  };
 }

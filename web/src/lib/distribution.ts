@@ -51,7 +51,8 @@ export function paintDistribution(
       const bin = bins[Math.floor(((height - 1 - y) * bins.length) / height)]!;
       if (bin === 0) continue;
       const place = Math.round(255 * Math.sqrt(bin / highest));
-      pixels.fill(table[place]!, y * width + left, y * width + right);
+      // Columns are a pixel or two wide: a loop is faster than a call for each.
+      for (let at = y * width + left; at < y * width + right; at++) pixels[at] = table[place]!;
     }
   }
 }

@@ -74,8 +74,12 @@ export interface ValueAxis {
  * Small, it shows the least exponents; but then what lies on both sides of 0 is torn in two. */
 const LINEAR_SHARE = { twoSided: 0.1, oneSided: 0.02 };
 
+/** The extents of sketches that several parts of the page show at once. */
+const extents = new WeakMap<readonly Sketch[], Extent>();
+
 export function valueAxis(name: AxisName, sketches: readonly Sketch[]): ValueAxis {
-  const extent = extentOf(sketches);
+  const extent = extents.get(sketches) ?? extentOf(sketches);
+  extents.set(sketches, extent);
   return name === "log" ? logAxis(extent) : linearAxis(extent);
 }
 

@@ -38,20 +38,27 @@ export function sparkPath(
 /** Keeps the lowest and the highest value of each pixel, in their order, and whatever is not finite. */
 function thin(values: ArrayLike<number | null>, width: number): { at: number; value: number }[] {
   const last = Math.max(1, values.length - 1);
-  const all = Array.from({ length: values.length }, (_, i) => ({
-    at: i / last,
-    value: values[i] ?? Number.NaN,
-  }));
-  if (all.length <= 2 * width) return all;
+  const point = (i: number) => ({ at: i / last, value: values[i] ?? Number.NaN });
+  if (values.length <= 2 * width) return Array.from({ length: values.length }, (_, i) => point(i));
   const kept: { at: number; value: number }[] = [];
-  const perPixel = all.length / width;
+  const perPixel = values.length / width;
   for (let pixel = 0; pixel < width; pixel++) {
-    const part = all.slice(Math.floor(pixel * perPixel), Math.floor((pixel + 1) * perPixel));
-    const finite = part.filter(({ value }) => Number.isFinite(value));
-    const broken = part.find(({ value }) => !Number.isFinite(value));
-    const ordered = finite.toSorted((a, b) => a.value - b.value);
-    const extremes = [ordered[0], ordered.at(-1), broken].filter((point) => point !== undefined);
-    kept.push(...extremes.toSorted((a, b) => a.at - b.at));
+    const end = Math.floor((pixel + 1) * perPixel);
+    kept.push(...extremes(values, Math.floor(pixel * perPixel), end).map(point));
   }
   return kept;
+}
+
+/** Where the lowest, the highest and the first value that is not finite are, in their order. */
+function extremes(values: ArrayLike<number | null>, start: number, end: number): number[] {
+  let [low, high, broken] = [-1, -1, -1];
+  for (let i = start; i < end; i++) {
+    const value = values[i] ?? Number.NaN;
+    if (!Number.isFinite(value)) broken = broken < 0 ? i : broken;
+    else {
+      if (low < 0 || value < values[low]!) low = i;
+      if (high < 0 || value >= values[high]!) high = i;
+    }
+  }
+  return [...new Set([low, high, broken])].filter((i) => i >= 0).sort((a, b) => a - b);
 }

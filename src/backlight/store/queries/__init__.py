@@ -23,17 +23,8 @@ if TYPE_CHECKING:
 _lock = Lock()
 
 
-def query(
-    name: str,
-    tables: Mapping[str, pa.Table],
-    *,
-    replaced: Mapping[str, str] | None = None,
-    **parameters: Any,
-) -> pa.Table:
-    """Run `<name>.sql` over the tables, with some of its text replaced.
-
-    A parameter of SQL cannot name a column: where text is replaced, it must be made of names that
-    were checked to be nothing but names.
+def query(name: str, tables: Mapping[str, pa.Table], **parameters: Any) -> pa.Table:
+    """Run `<name>.sql` over the tables.
 
     >>> rows = pa.table({"step": [1, 2], "text": ["a", "b"], "written_at": [0.0, 1.0]})
     >>> query("notes", {"notes": rows})["text"].to_pylist()
@@ -41,15 +32,12 @@ def query(
     """
     import duckdb
 
-    text = _text(name)
-    for part, new in (replaced or {}).items():
-        text = text.replace(part, new)
     with _lock:
         cursor = _database().cursor()
     try:
         for table, rows in tables.items():
             cursor.register(table, rows)
-        return cursor.sql(text, params=parameters).to_arrow_table()
+        return cursor.sql(_text(name), params=parameters).to_arrow_table()
     except duckdb.Error as error:
         reason = str(error).split("\n")[0][:200]
         raise BacklightError(
