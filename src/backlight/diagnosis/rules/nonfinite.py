@@ -127,8 +127,10 @@ def _operation(call: FunctionalCall) -> str:
     told = call.tensor("other") or call.tensor("input")
     zeros = f", {told['zeros']} of them exactly 0" if told.get("zeros") else ""
     maker = f", made by {made_by(told)}" if made_by(told) else ""
+    ends = [told.get("min"), told.get("max")]
+    least, most = (f"{end:.4g}" if isinstance(end, (int, float)) else str(end) for end in ends)
     return (
-        f"{call.name} was called with numbers from {told.get('min')} to {told.get('max')}{zeros}"
+        f"{call.name} was called with numbers from {least} to {most}{zeros}"
         f"{maker}, where it or its gradient has no value ({call.source})."
     )
 
