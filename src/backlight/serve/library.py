@@ -21,7 +21,7 @@ from backlight.store.summary import describe
 
 # A run that is open holds what is not compacted; a list of runs holds a few rows of each.
 _OPEN_RUNS: Final = 6
-_PREPARE_AFTER_SECS: Final = 0.25
+_PREPARE_AFTER_SECS: Final = 0.6
 """Not before what a page asks at once: that needs the processor."""
 _COMPACT_FROM_BYTES: Final = 128 << 20
 _COMPACT_EVERY_SECS: Final = 60.0
