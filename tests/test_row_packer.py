@@ -1,4 +1,4 @@
-"""Rows that are packed without Arrow are, to the byte, those that Arrow makes."""
+"""Rows that are packed without Arrow are those that Arrow makes of them."""
 
 from __future__ import annotations
 
@@ -9,9 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from backlight.reduce import native
 from backlight.schema import TABLES
-from backlight.store.messages import head_and_body
+from backlight.store.packed import as_batch
 from backlight.store.row_packer import RowPacker
+
+pytestmark = pytest.mark.skipif(not native.is_available(), reason="the kernel packs them")
 
 PACKED = ["steps", "scalars", "notes", "events"]
 VALUES = {
@@ -31,28 +34,35 @@ def rows(schema):
     return st.fixed_dictionaries(columns)
 
 
-def by_arrow(schema, row):
-    array = pa.array([row], pa.struct(list(schema)))
-    return head_and_body(pa.RecordBatch.from_struct_array(array))
+def by_arrow(schema, rows):
+    return pa.RecordBatch.from_struct_array(pa.array(rows, pa.struct(list(schema))))
+
+
+def packed(table, rows):
+    batch = as_batch(RowPacker(TABLES[table]).pack(rows))
+    batch.validate(full=True)
+    return batch
 
 
 @pytest.mark.parametrize("table", PACKED)
 @given(data=st.data())
-def test_a_packed_row_is_what_arrow_makes_of_it(table, data):
-    schema = TABLES[table]
-    packer = RowPacker(schema)
-    for row in data.draw(st.lists(rows(schema), min_size=1, max_size=4)):
-        packed = packer.pack(row)
-        header, body = by_arrow(schema, row)
-        assert packed is not None and packed.body == bytes(body) and packed.header == bytes(header)
+def test_packed_rows_are_what_arrow_makes_of_them(table, data):
+    drawn = data.draw(st.lists(rows(TABLES[table]), min_size=1, max_size=20))
+    assert packed(table, drawn).equals(by_arrow(TABLES[table], drawn))
+
+
+def test_many_rows_are_packed_like_few():
+    drawn = [
+        {"step": step, "name": "loss" * (step % 3), "value": step / 7, "logged_at": 1.0}
+        for step in range(3000)
+    ]
+    assert packed("scalars", drawn).equals(by_arrow(TABLES["scalars"], drawn))
 
 
 def test_numbers_that_are_not_finite_are_kept():
-    packer = RowPacker(TABLES["scalars"])
-    for value in (math.nan, math.inf, -math.inf, -0.0):
-        row = {"step": 1, "name": "loss", "value": value, "logged_at": 0.0}
-        body = packer.pack(row).body
-        assert body == bytes(by_arrow(TABLES["scalars"], row)[1])
+    values = [math.nan, math.inf, -math.inf, -0.0]
+    drawn = [{"step": 1, "name": "loss", "value": value, "logged_at": 0.0} for value in values]
+    assert str(packed("scalars", drawn)["value"].to_pylist()) == str(values)
 
 
 @pytest.mark.parametrize(
@@ -62,21 +72,27 @@ def test_numbers_that_are_not_finite_are_kept():
         {"step": 1, "text": 5, "written_at": 0.0},
         {"step": 1, "text": "\ud800", "written_at": 0.0},
         {"step": "1", "text": "no digit", "written_at": 0.0},
+        {"step": True, "text": "no number", "written_at": 0.0},
     ],
-    ids=["large", "no text", "half a character", "no number"],
+    ids=["large", "no text", "half a character", "no number", "a truth"],
 )
 def test_what_cannot_be_packed_is_left_to_arrow(row):
-    packer = RowPacker(TABLES["notes"])
-    assert packer.pack({"step": 1, "text": "as usual", "written_at": 0.0}) is not None
-    assert packer.pack(row) is None
+    packer, usual = RowPacker(TABLES["notes"]), {"step": 1, "text": "as usual", "written_at": 0.0}
+    assert packer.pack([usual]) is not None
+    assert packer.pack([row]) is None and packer.pack([usual, row]) is None
+
+
+def test_a_number_that_is_too_large_for_its_column_is_left_to_arrow():
+    row = {"step": 1, "kind": "spike", "site": 2**31, "text": "", "happened_at": 0.0}
+    assert RowPacker(TABLES["events"]).pack([{**row, "site": 2**31 - 1}]) is not None
+    assert RowPacker(TABLES["events"]).pack([row]) is None
 
 
 def test_tables_with_lists_are_left_to_arrow():
-    assert RowPacker(TABLES["sites"]).pack({}) is None
+    assert RowPacker(TABLES["sites"]).pack([{}]) is None
 
 
 def test_what_a_row_does_not_say_is_missing():
     row = {"step": 1, "kind": "train", "recorded": True, "reason": "", "iterations": 1, "graph": "",
            "started_at": 0.0, "duration_secs": 0.0, "recording_secs": 0.0}  # fmt: skip
-    body = RowPacker(TABLES["steps"]).pack(row).body
-    assert body == bytes(by_arrow(TABLES["steps"], row)[1])
+    assert packed("steps", [row]).equals(by_arrow(TABLES["steps"], [row]))

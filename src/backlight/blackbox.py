@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from backlight.schema import STATS
+from backlight.store.packed import Packed, as_batch
 from backlight.store.recorded_flows import RecordedFlows
 from backlight.store.values import StepValues
 
@@ -22,7 +23,7 @@ class StepRecord:
     """A step that has ended: its row of the `steps` table, and what was captured of it."""
 
     row: dict[str, Any]
-    stats: pa.RecordBatch | None = None
+    stats: Packed | pa.RecordBatch | None = None
     samples: pa.RecordBatch | None = None
     values: StepValues | None = None
     calls: list[dict[str, Any]] = field(default_factory=list)
@@ -57,30 +58,32 @@ class BlackBox:
         return records
 
 
-def first_nonfinite(stats: pa.RecordBatch | None) -> dict[str, Any] | None:
+def first_nonfinite(rows: Packed | pa.RecordBatch | None) -> dict[str, Any] | None:
     """The first observation of a step that has a NaN or an infinity, or None."""
-    if stats is None:
+    if rows is None or (isinstance(rows, Packed) and rows.is_finite):
         return None
+    stats = as_batch(rows)
     # It is asked at every step: where all bytes are 0 there is nothing to find.
     if not any(_has_bits(stats.column(place)) for place in (_NANS, _INFS)):
         return None
     is_bad = stats.column(_NANS).to_numpy() + stats.column(_INFS).to_numpy() > 0
     if not is_bad.any():
         return None
-    rows = stats.filter(pa.array(is_bad))
-    first = pc.index(rows["order"], pc.min(rows["order"])).as_py()
+    bad = stats.filter(pa.array(is_bad))
+    first = pc.index(bad["order"], pc.min(bad["order"])).as_py()
     names = ("site", "quantity", "nans", "infs", "count", "order")
-    return {name: rows[name][first].as_py() for name in names}
+    return {name: bad[name][first].as_py() for name in names}
 
 
 def _has_bits(column: pa.Array) -> bool:
     return bool(column.buffers()[1].to_pybytes().strip(b"\0"))
 
 
-def gradient_norm(stats: pa.RecordBatch | None) -> float | None:
+def gradient_norm(rows: Packed | pa.RecordBatch | None) -> float | None:
     """The norm of all gradients in a step's statistics together, or None if there are none."""
-    if stats is None:
+    if rows is None:
         return None
+    stats = as_batch(rows)
     grads = stats.filter(pc.equal(stats["quantity"], "grad"))
     squares = pc.multiply(pc.multiply(grads["rms"], grads["rms"]), grads["count"])
     total = pc.sum(squares).as_py()
@@ -112,6 +115,8 @@ class SpikeDetector:
         return found
 
     def _stands_out(self, value: float) -> bool:
+        if 0 < value <= 2 * min(self._values):
+            return False  # whatever the median is, as for most losses: it is asked at every step
         middle = statistics.median(self._values)
         if value - middle <= max(abs(middle), 1e-12):
             return False

@@ -25,6 +25,7 @@ from backlight.blackbox import StepRecord
 from backlight.errors import Guard, tell
 from backlight.schema import FORMAT_VERSION, RunInfo
 from backlight.scribe import Scribe
+from backlight.store.packed import Packed, as_batch
 from backlight.store.runs import process_started
 from backlight.store.writer import RunWriter
 from backlight.telling import text as printable
@@ -126,27 +127,30 @@ class Journal:
         self._tell_troubles()
         if record.stats is not None and record.row["recorded"]:
             self._put_record(record)
-        row = record.row
-        self._put_rows("steps", [row])
+        self.step(record.row)
+        if record.row["recorded"]:
+            self._totals["recorded_steps"] += 1
+            self._send()
+
+    def step(self, row: dict[str, Any]) -> None:
+        """Note a step; it is written with the next one that is recorded, or soon."""
+        self._put_row("steps", row)
         self._is_last_recorded = row["recorded"]
         self._totals["steps"] += 1
-        self._totals["recorded_steps"] += row["recorded"]
         self._secs["training"] += row["duration_secs"]
         self._secs["recording"] += row["recording_secs"]
-        if row["recorded"]:
-            self._send()
 
     def _put_record(self, record: StepRecord) -> None:
         self._leave_out(record)
         stats, samples, values = record.stats, record.samples, record.values
         if stats is None:
             return
-        self._put(self._writer.append, "stats", stats, size=stats.get_total_buffer_size())
+        self._put(self._writer.append, "stats", stats, size=stats.nbytes)
         self._totals["observations"] += stats.num_rows
         if record.calls:
             self._put_rows("calls", record.calls)
         if samples is not None:
-            self._put(self._writer.append, "samples", samples, size=samples.get_total_buffer_size())
+            self._put(self._writer.append, "samples", samples, size=samples.nbytes)
         if values is not None:
             self._put(self._writer.write_values, record.row["step"], values, size=values.data_bytes)
         if record.flows is not None:
@@ -187,13 +191,13 @@ class Journal:
             )
             return None
         row = {"step": step, "name": printable(name), "value": number, "logged_at": time.time()}
-        self._put_rows("scalars", [row])
+        self._put_row("scalars", row)
         return number
 
     def note(self, step: int, text: str) -> None:
         """Write a note."""
         row = {"step": step, "text": printable(text), "written_at": time.time()}
-        self._put_rows("notes", [row])
+        self._put_row("notes", row)
         self._send()
 
     def graph(self, signature: str, graph: dict[str, Any]) -> None:
@@ -211,7 +215,7 @@ class Journal:
             "text": printable(text),
             "happened_at": time.time(),
         }
-        self._put_rows("events", [row])
+        self._put_row("events", row)
         self._send()
 
     def send_if_due(self, *, is_between_steps: bool = False) -> None:
@@ -271,6 +275,13 @@ class Journal:
     def _put_rows(self, table: str, rows: list[dict[str, Any]]) -> None:
         self._rows.setdefault(table, []).extend(rows)
 
+    def _put_row(self, table: str, row: dict[str, Any]) -> None:
+        rows = self._rows.get(table)
+        if rows is None:
+            self._rows[table] = [row]
+        else:
+            rows.append(row)
+
     def _send(self) -> None:
         """Write what waits; by the thread, if the disk is slow or the thread still writes."""
         self._sent_at = time.monotonic()
@@ -320,7 +331,7 @@ class Journal:
             self._troubles.append(error)
 
 
-def without_sketches(stats: pa.RecordBatch) -> pa.RecordBatch:
+def without_sketches(stats: Packed | pa.RecordBatch) -> pa.RecordBatch:
     """A step's statistics with empty sketches.
 
     >>> counts = pa.array([[1]], pa.list_(pa.uint32()))
@@ -328,8 +339,9 @@ def without_sketches(stats: pa.RecordBatch) -> pa.RecordBatch:
     >>> without_sketches(batch).to_pylist()
     [{'sketch_keys': [], 'sketch_counts': []}]
     """
+    rows = as_batch(stats)
     columns = [
-        pa.array([[]] * stats.num_rows, field.type) if field.name in _SKETCH else column
-        for field, column in zip(stats.schema, stats.columns, strict=True)
+        pa.array([[]] * rows.num_rows, field.type) if field.name in _SKETCH else column
+        for field, column in zip(rows.schema, rows.columns, strict=True)
     ]
-    return pa.RecordBatch.from_arrays(columns, schema=stats.schema)
+    return pa.RecordBatch.from_arrays(columns, schema=rows.schema)

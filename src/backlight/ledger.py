@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from typing import Any
+
+import pyarrow as pa
 
 from backlight.alarm import Alarm, Happening
 from backlight.anomaly.watching import WatchedAnomaly
@@ -11,6 +14,7 @@ from backlight.blackbox import BlackBox, StepRecord
 from backlight.errors import BacklightError, Guard
 from backlight.journal import Journal
 from backlight.schedule import Schedule
+from backlight.store.packed import Packed, as_batch
 from backlight.store.values import StepValues
 
 _perf = time.perf_counter
@@ -40,12 +44,19 @@ class Ledger:
 
     def wants(self, step: int, kind: str) -> str | None:
         """Why this step is recorded; None if it is not."""
-        with self._guard("asking the schedule"):
-            try:
-                return self._schedule.wants(step, kind)
-            except BacklightError as error:
-                self._guard.mistake(str(error))
+        try:
+            return self._schedule.wants(step, kind)
+        except BacklightError as error:
+            self._guard.mistake(str(error))
+        except Exception as error:
+            self._guard.catch("asking the schedule", error)
         return None
+
+    def pass_over(self, row: dict[str, Any]) -> None:
+        """Note a step of which nothing was captured."""
+        self._schedule.learn(row["kind"], row["duration_secs"], 0.0)
+        self._journal.step(row)
+        self._look_for_anomalies(row, None)
 
     def settle(
         self,
@@ -72,12 +83,20 @@ class Ledger:
         self.happened(row["step"], self._alarm.nonfinite(record.stats, where))
         if self.box.steps:
             self.happened(row["step"], self._alarm.gradient_spike(record.stats))
-        for anomaly in self.anomalies:
-            if anomaly.happens(row, record.stats, self.logged):
-                text = f"{anomaly.name}: {anomaly.expression.text}"
-                self.happened(row["step"], Happening("anomaly", text))
+        self._look_for_anomalies(row, record.stats)
         if has_stats:
             self.writing_secs = _perf() - started
+
+    def _look_for_anomalies(
+        self, row: dict[str, Any], stats: Packed | pa.RecordBatch | None
+    ) -> None:
+        if not self.anomalies:
+            return
+        stats = None if stats is None else as_batch(stats)
+        for anomaly in self.anomalies:
+            if anomaly.happens(row, stats, self.logged):
+                text = f"{anomaly.name}: {anomaly.expression.text}"
+                self.happened(row["step"], Happening("anomaly", text))
 
     def loss(self, step: int, value: float) -> None:
         """A loss is logged: it may be a spike."""

@@ -224,16 +224,19 @@ class Recorder:
         self._step += 1
         self._iterations = self._passes = 0
         self._optimizers.begin()
-        self._modules.restart_calls()
-        self._modules.hooks_secs = 0.0
+        if self._is_captured or self._is_compiled:
+            self._modules.restart_calls()
         self._started, self._started_at = _perf(), time.time()
-        with self._guard("beginning a step"):
+        try:
             self._journal.send_if_due()
             if self._is_captured:
                 self._begin_capture()
+        except Exception as error:
+            self._guard.catch("beginning a step", error)
         self._observer.recording_secs = _perf() - self._started
 
     def _begin_capture(self) -> None:
+        self._modules.hooks_secs = 0.0
         is_keeping = self._is_keeping or self._must_decide
         self._keeper.begin(batch_size=self._batch_size, holds_all=self._must_decide)
         self._observer.begin(self._step, is_keeping=is_keeping)
@@ -266,29 +269,34 @@ class Recorder:
         """A backward pass starts from this tensor: it is the loss, whatever it is called."""
         if not self._is_open or is_in_backward():
             return
-        with self._guard("reading the loss"), torch._C.DisableTorchFunction():
-            self._loss = backward.number_of(tensor)
-            self._count_pass()
-            if not self._is_captured or self._is_given_up:
-                return
-            last, iteration, times = self._last_loss
-            if last is not None and last() is tensor:
-                return
-            times = times + 1 if iteration == self._observer.iteration else 1
-            self._last_loss = weakref.ref(tensor), self._observer.iteration, times
-            name = LOSS if times == 1 else f"{LOSS}#{times}"
-            site = self._sites.named(
-                name, module="", node=LOSS, role=name, kind="loss", step=self._step
-            )
-            if self._observer.graph is not None and site >= 0:
-                self._observer.graph.loss(site, tensor)
-            self._observer.on_named(site, tensor, self._observer.iteration, batch_dim=None)
+        try:
+            with torch._C.DisableTorchFunction():
+                self._loss = backward.number_of(tensor)
+                self._passes += 1
+                if self._passes >= _MOST_PASSES or len(self._observer.reducer) >= _MOST_ROWS:
+                    self._give_up()
+                if self._is_captured and not self._is_given_up:
+                    self._see_loss(tensor)
+        except Exception as error:
+            self._guard.catch("reading the loss", error)
 
-    def _count_pass(self) -> None:
+    def _see_loss(self, tensor: torch.Tensor) -> None:
+        last, iteration, times = self._last_loss
+        if last is not None and last() is tensor:
+            return
+        times = times + 1 if iteration == self._observer.iteration else 1
+        self._last_loss = weakref.ref(tensor), self._observer.iteration, times
+        name = LOSS if times == 1 else f"{LOSS}#{times}"
+        site = self._sites.named(
+            name, module="", node=LOSS, role=name, kind="loss", step=self._step
+        )
+        if self._observer.graph is not None and site >= 0:
+            self._observer.graph.loss(site, tensor)
+        self._observer.on_named(site, tensor, self._observer.iteration, batch_dim=None)
+
+    def _give_up(self) -> None:
         """Read no more of a step that does not end: its rows would gather for ever."""
-        self._passes += 1
-        is_long = self._passes >= _MOST_PASSES or len(self._observer.reducer) >= _MOST_ROWS
-        if not is_long or self._explicit is not None or self._is_given_up:
+        if self._explicit is not None or self._is_given_up:
             return
         self._is_given_up = True
         graph, _ = self._stop_following() if self._is_captured else (None, "")
@@ -342,7 +350,10 @@ class Recorder:
                 self._observer.owned.after_update(optimizer)
             self._observer.recording_secs += _perf() - started
         if self._explicit is None and self._optimizers.has_ended(optimizer):
-            self._end_step(None)
+            if self._is_captured:
+                self._end_step(None)
+            else:
+                self._end_unrecorded()
         elif self._is_captured:
             with self._guard("following the graph"):
                 self._following.go_on()
@@ -368,10 +379,21 @@ class Recorder:
             self._settle(record, decision, signature, started)
         self._prepare_step("train")
 
+    def _end_unrecorded(self) -> None:
+        """As `_end_step`, for a step of which nothing was captured: most are such."""
+        started = _perf()
+        try:
+            row = self._row(is_recorded=False, reason="", signature="")
+            row["recording_secs"] += _perf() - started
+            self._ledger.pass_over(row)
+        except Exception as error:
+            self._guard.catch("writing a step", error)
+        self._prepare_step("train")
+
     def _take(self, record: StepRecord, samples: Any) -> None:
         """What was captured of the step that ends."""
         self._observer.owned.observe_rest(self._optimizers.all)
-        record.stats = self._observer.reducer.take(self._step)
+        record.stats = self._observer.reducer.take_packed(self._step)
         if self._observer.is_keeping:
             try:
                 kept = self._keeper.take(self._step, keep=samples)
@@ -393,26 +415,32 @@ class Recorder:
     ) -> None:
         """Say what the step was, and let the ledger decide what becomes of it."""
         is_kept, reason = decision or (self._reason is not None, self._reason or "")
+        has_stats = record.stats is not None
+        record.row = row = self._row(
+            is_recorded=is_kept and has_stats, reason=reason, signature=signature
+        )
         # A captured step is yet to be written, which takes about as long as the last one did.
-        writing_secs = self._ledger.writing_secs if record.stats is not None else 0.0
-        recording_secs = self._observer.recording_secs + self._modules.hooks_secs
-        recording_secs += _perf() - started + writing_secs
-        duration_secs = _perf() - self._started + writing_secs
-        record.row = {
+        writing_secs = self._ledger.writing_secs if has_stats else 0.0
+        row["duration_secs"] += writing_secs
+        row["recording_secs"] += self._modules.hooks_secs + _perf() - started + writing_secs
+        self._ledger.settle(record, is_decided=decision is not None)
+
+    def _row(self, *, is_recorded: bool, reason: str, signature: str) -> dict[str, Any]:
+        """The step's row of the `steps` table."""
+        return {
             "step": self._step,
             "kind": self._kind,
-            "recorded": is_kept and record.stats is not None,
+            "recorded": is_recorded,
             "reason": reason,
-            "iterations": max(self._iterations, 1),
+            "iterations": self._iterations or 1,
             "batch_size": self._batch_size,
             "graph": signature,
             "started_at": self._started_at,
-            "duration_secs": duration_secs,
-            "recording_secs": recording_secs,
+            "duration_secs": _perf() - self._started,
+            "recording_secs": self._observer.recording_secs,
             "loss": self._loss,
             "learning_rate": self._optimizers.all[0].learning_rate(),
         }
-        self._ledger.settle(record, is_decided=decision is not None)
 
     # -- what the modules say
 

@@ -167,6 +167,13 @@ class Run(Recorder, TakesStatistics):
 
     def _end_step(self, step: Step | None) -> None:
         super()._end_step(step)
+        self._hear_of_findings()
+
+    def _end_unrecorded(self) -> None:
+        super()._end_unrecorded()
+        self._hear_of_findings()
+
+    def _hear_of_findings(self) -> None:
         for watch in self._watches:
             found: list[Finding] = []
             with self._guard("hearing of findings"):

@@ -51,9 +51,9 @@ def number_of(tensor: torch.Tensor) -> float | None:
 def _telling(original: Callable[..., Any]) -> Any:
     @wraps(original)
     def backward(tensors: Any, *args: Any, **kwargs: Any) -> Any:
-        roots = tensors if isinstance(tensors, (tuple, list)) else (tensors,)
-        for listener, thread in list(_listeners.items()):
-            if thread == get_ident():
+        roots = (tensors,) if isinstance(tensors, torch.Tensor) else tensors
+        for listener, thread in tuple(_listeners.items()):
+            if thread == get_ident() and isinstance(roots, (tuple, list)):
                 for root in roots:
                     if isinstance(root, torch.Tensor):
                         listener(root)

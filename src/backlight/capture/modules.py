@@ -20,6 +20,7 @@ import torch
 from torch import nn
 from torch.nn.modules.module import (
     _global_forward_hooks_with_kwargs,
+    _global_forward_pre_hooks,
     register_module_forward_hook,
     register_module_forward_pre_hook,
 )
@@ -29,6 +30,9 @@ from backlight.capture.names import ModelNames, is_compiled, unwrap
 from backlight.capture.trees import inputs_in, outputs_in
 
 _graph_task = torch._C._current_graph_task_id
+_tracing_state = torch._C._get_tracing_state
+_is_grad_enabled = torch.is_grad_enabled
+_is_compiling = torch.compiler.is_compiling
 _perf = time.perf_counter
 
 MOST_CALLS: Final = 512
@@ -253,24 +257,23 @@ class FirstForward:
         self._names = names
         self._then = then
         self._on_fault = on_fault
-        self._handle: Any = None
+        self._hook = self._on_call
+        self._hooks: Any = _global_forward_pre_hooks
 
     def arm(self) -> None:
         """Wait for the next forward pass."""
-        if self._handle is None:
-            self._handle = register_module_forward_pre_hook(self._on_call)
+        # As torch registers a hook, without a handle, which would be made anew for each step.
+        self._hooks[self] = self._hook
 
     def disarm(self) -> None:
         """Stop waiting."""
-        handle, self._handle = self._handle, None
-        if handle is not None:
-            handle.remove()
+        self._hooks.pop(self, None)
 
     def _on_call(self, module: nn.Module, args: Any) -> None:
         try:
-            if not torch.is_grad_enabled() or is_apart() or is_symbolic():
+            if not _is_grad_enabled() or is_symbolic() or is_apart():
                 return
-            if self._names.find(unwrap(module)) is not None:
+            if self._names.has(module) or self._names.find(unwrap(module)) is not None:
                 self.disarm()
                 self._then()
         except Exception as error:
@@ -284,7 +287,7 @@ def is_in_backward() -> bool:
 
 def is_symbolic() -> bool:
     """Whether the model is being traced, so that its tensors have no values."""
-    return torch._C._get_tracing_state() is not None or torch.compiler.is_compiling()
+    return _is_compiling() or _tracing_state() is not None
 
 
 def _keywords_of_caller() -> dict[str, Any]:

@@ -136,10 +136,13 @@ class ModelNames:
 
     def is_compiled(self, *, in_parts: bool = False) -> bool:
         """Whether one of the models, or of its parts, compiles itself when it is called."""
-        models = [model for each in self._models.values() if (model := each()) is not None]
-        if in_parts:
-            return any(is_compiled(part) for model in models for part in model.modules())
-        return any(is_compiled(model) for model in models)
+        for reference in self._models.values():
+            model = reference()
+            if model is None:
+                continue
+            if is_compiled(model) or (in_parts and any(map(is_compiled, model.modules()))):
+                return True
+        return False
 
     def that_have_modes(self) -> list[tuple[str, weakref.ref[nn.Module]]]:
         """The modules whose class computes otherwise in evaluation: dropout and batch norm."""

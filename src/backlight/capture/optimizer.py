@@ -167,11 +167,14 @@ class Optimizers:
 
     def begin(self) -> None:
         """A step begins: all that are there are waited for."""
-        if self._looking is None and any(each.is_gone for each in self.all):
-            self._looking = register_optimizer_step_pre_hook(self._on_any_step)
+        for each in self.all:
+            if each.is_gone and self._looking is None:
+                self._looking = register_optimizer_step_pre_hook(self._on_any_step)
 
     def has_ended(self, optimizer: OptimizerCapture) -> bool:
         """An optimizer has stepped; the answer is whether the training step ends with that."""
+        if len(self.all) == 1:
+            return True
         self._updates[optimizer] += 1
         self._idle.discard(optimizer)
         missing = [each for each in self._waited_for() if not self._updates[each]]

@@ -33,6 +33,7 @@ from backlight.ledger import Ledger
 from backlight.options import Options
 from backlight.own.asking import TakesStatistics
 from backlight.own.statistic import Statistic, StatisticBook
+from backlight.store.packed import as_batch
 from backlight.store.resume import read_progress
 from backlight.store.writer import RunWriter
 
@@ -185,8 +186,9 @@ class JaxRun(TakesStatistics):
         site = self._sites.number_of(LOSS)
         if record.stats is None or site is None:
             return None
-        rows = np.flatnonzero(record.stats["site"].to_numpy() == site)
-        return record.stats["mean"][int(rows[0])].as_py() if len(rows) else None
+        stats = as_batch(record.stats)
+        rows = np.flatnonzero(stats["site"].to_numpy() == site)
+        return stats["mean"][int(rows[0])].as_py() if len(rows) else None
 
     def _recording_secs(self, pending: _Pending, duration: float) -> float:
         """What a recorded step took more than others do; learns from those."""

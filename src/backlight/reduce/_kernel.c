@@ -9,7 +9,8 @@
  *     _kernel_avx512.h   the inner loops of both once more, for wide vectors
  *     _kernel_jobs.h     many tensors on many threads
  *     _kernel_torch.h    where torch's tensors lie
- *     _kernel_arrow.h    rows as an Arrow array
+ *     _kernel_message.h  rows as a message of an Arrow stream
+ *     _kernel_crc.h      its checksum
  *     _kernel_xla.h      rows of buffers inside of a compiled JAX program
  */
 #define PY_SSIZE_T_CLEAN
@@ -18,9 +19,10 @@
 #endif
 #include <Python.h>
 
-#include "_kernel_arrow.h"
 #include "_kernel_avx512.h"
+#include "_kernel_crc.h"
 #include "_kernel_jobs.h"
+#include "_kernel_message.h"
 #include "_kernel_torch.h"
 #include "_kernel_xla.h"
 
@@ -235,20 +237,24 @@ static PyObject *table_repeat(PyObject *self, PyObject *const *arguments, Py_ssi
     Py_RETURN_NONE;
 }
 
-/* The rows as an Arrow array, by its address: whoever imports it owns it. */
-static PyObject *table_export(PyObject *self, PyObject *const *arguments, Py_ssize_t given) {
-    if (check_given(given, 3, "export takes step, quantities, backwards")) return NULL;
+/* The rows as native.Packed. */
+static PyObject *table_pack(PyObject *self, PyObject *const *arguments, Py_ssize_t given) {
+    if (check_given(given, 3, "pack takes step, quantities, backwards")) return NULL;
     const Rows *rows = &((Table *)self)->rows;
     Context context = {.step = PyLong_AsLongLong(arguments[0])};
-    ArrowArray *array = NULL;
+    StepRows from = {rows, &context};
+    PyObject *packed = NULL;
     if (!PyErr_Occurred() && !read_names(arguments[1], &context.quantities) &&
-        !read_names(arguments[2], &context.backwards) && !check_quantities(rows, &context)) {
-        array = to_arrow(rows, &context);
-        if (array == NULL) PyErr_NoMemory();
-    }
+        !read_names(arguments[2], &context.backwards) && !check_quantities(rows, &context))
+        packed = pack(rows->length, fill_step, &from);
     free(context.quantities.names);
     free(context.backwards.names);
-    return array ? PyLong_FromVoidPtr(array) : NULL;
+    return packed;
+}
+
+static PyObject *table_is_finite(PyObject *self, PyObject *unused) {
+    (void)unused;
+    return PyBool_FromLong(is_all_finite(&((Table *)self)->rows));
 }
 
 static PyObject *table_clear(PyObject *self, PyObject *unused) {
@@ -278,7 +284,8 @@ static PyMethodDef table_methods[] = {
     {"observe", METHOD(table_observe), METH_FASTCALL, "Add one tensor as a row; return the row, or -1 if it cannot be read."},
     {"observe_many", METHOD(table_observe_many), METH_FASTCALL, "Add rows; return the places of items that cannot be read."},
     {"repeat", METHOD(table_repeat), METH_FASTCALL, "Add a row again, for another site."},
-    {"export", METHOD(table_export), METH_FASTCALL, "The address of the rows as an Arrow array, to import once."},
+    {"pack", METHOD(table_pack), METH_FASTCALL, "The rows: how many, and an Arrow message's nodes, buffers and body."},
+    {"is_finite", table_is_finite, METH_NOARGS, "Whether no element of any row was a NaN or an infinity."},
     {"clear", table_clear, METH_NOARGS, "Forget all rows."},
     {NULL, NULL, 0, NULL},
 };
@@ -346,6 +353,7 @@ static PyObject *use_lanes(PyObject *module, PyObject *most) {
 
 static int fill_module(PyObject *module) {
     fill_float8();
+    fill_crc_tables();
     choose_lanes(AVX512_LANES);
     if (add_to(module, "Table", PyType_FromSpec(&table_spec))) return -1;
     return add_to(module, "DTYPES", dtype_names()) || add_to(module, "COLUMNS", column_names()) ? -1 : 0;
@@ -402,6 +410,8 @@ static PyObject *fingerprint(PyObject *module, PyObject *const *arguments, Py_ss
 static PyMethodDef module_methods[] = {
     {"fingerprint", METHOD(fingerprint), METH_FASTCALL, "A number that changes when a tensor does, or 0 where none can be told."},
     {"connect", connect, METH_VARARGS, "Say where torch's classes and functions are."},
+    {"crc32", METHOD(crc32_of), METH_FASTCALL, "The checksum of bytes, going on from another one."},
+    {"pack_rows", pack_rows, METH_VARARGS, "Rows that are dictionaries, as Table.pack; None where Arrow must do it."},
     {"use_lanes", use_lanes, METH_O, "Work on at most so many floats at a time; return how many that are: 1, 8 or 16."},
     {"xla_handler", xla_handler, METH_NOARGS, "What XLA calls for the row of a buffer, as a capsule."},
     {NULL, NULL, 0, NULL},

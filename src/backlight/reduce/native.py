@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-import pyarrow as pa
-
 from backlight.schema import PLAIN_STATS, QUANTITIES
+from backlight.store.packed import Packed
 
 try:
     from backlight.reduce import _kernel
@@ -72,6 +71,22 @@ def fingerprint(tensor: Any, *, is_quick: bool = False) -> int:
     return 0 if _kernel is None else _kernel.fingerprint(tensor, is_quick)
 
 
+def crc32(data: bytes, before: int = 0) -> int:
+    """The checksum of bytes, going on from that of those before them."""
+    return _kernel.crc32(data, before)
+
+
+def pack_rows(
+    rows: list[dict[str, Any]], names: tuple[str, ...], kinds: bytes
+) -> tuple[int, bytes, bytes, bytes] | None:
+    """What `Packed` has beside a schema, of rows whose columns have these names and kinds.
+
+    A kind is q for int64, i for int32, d for double, b for bool, s for text. The answer is None
+    where a value is of another one.
+    """
+    return _kernel.pack_rows(rows, names, kinds)
+
+
 def use_lanes(most: int = 16) -> int:
     """Let the kernel work on at most so many floats at a time; the answer is how many that are.
 
@@ -85,10 +100,10 @@ def xla_handler() -> object | None:
     return None if _kernel is None else _kernel.xla_handler()
 
 
-def to_batch(table: _kernel.Table, step: int, backwards: list[str]) -> pa.RecordBatch:
-    """The table's rows as a batch of `stats`.
+def pack(table: _kernel.Table, step: int, backwards: list[str]) -> Packed:
+    """The table's rows as rows of `stats`.
 
     A row's quantity counts through `QUANTITIES` once for each of the `backwards`.
     """
-    address = table.export(step, QUANTITIES, tuple(backwards))
-    return pa.RecordBatch._import_from_c(address, PLAIN_STATS)
+    packed = table.pack(step, QUANTITIES, tuple(backwards))
+    return Packed(PLAIN_STATS, *packed, is_finite=table.is_finite())

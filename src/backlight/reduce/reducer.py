@@ -12,6 +12,7 @@ from backlight.reduce import native
 from backlight.reduce.readable import has_values
 from backlight.reduce.spec import NO_UNITS
 from backlight.reduce.torch_ops import TorchTable
+from backlight.store.packed import Packed, as_batch
 
 if TYPE_CHECKING:
     from backlight.capture.own import OwnStatistics
@@ -139,17 +140,22 @@ class Reducer:
 
     def take(self, step: int) -> pa.RecordBatch | None:
         """The rows since the last call as one batch, or None if there are none."""
-        batches = []
+        packed = self.take_packed(step)
+        return None if packed is None else as_batch(packed)
+
+    def take_packed(self, step: int) -> Packed | pa.RecordBatch | None:
+        """The same, as they are written if they are all of the kernel's making."""
+        rows: list[Packed | pa.RecordBatch] = []
         if self._native is not None and len(self._native):
-            batches.append(native.to_batch(self._native, step, self.backwards))
+            rows.append(native.pack(self._native, step, self.backwards))
         if len(self._other):
-            batches.append(self._other.to_batch(step, self.backwards))
+            rows.append(self._other.to_batch(step, self.backwards))
         if self.own is not None:
-            batches = [self.own.join(batch) for batch in batches]
+            rows = [self.own.join(as_batch(batch)) for batch in rows]
         self.clear()
-        if len(batches) == 2:
-            return pa.Table.from_batches(batches).combine_chunks().to_batches()[0]
-        return batches[0] if batches else None
+        if len(rows) == 2:
+            return pa.Table.from_batches(map(as_batch, rows)).combine_chunks().to_batches()[0]
+        return rows[0] if rows else None
 
     def clear(self) -> None:
         """Forget the rows of a step that is not kept."""

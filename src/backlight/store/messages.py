@@ -12,9 +12,12 @@ import re
 import struct
 from collections.abc import Iterator
 from typing import Any, Final, NamedTuple
-from zlib import crc32
 
 import pyarrow as pa
+
+from backlight.store.checksum import crc32
+from backlight.store.flatbuffer import PREFIX, field_at
+from backlight.store.packed import Heading, Packed
 
 CHECKED: Final = {b"backlight.checksums": b"crc32"}
 """What a stream's schema says where its batches have checksums."""
@@ -22,7 +25,6 @@ CHECKED: Final = {b"backlight.checksums": b"crc32"}
 END: Final = b"\xff\xff\xff\xff\x00\x00\x00\x00"
 """What ends a stream that was closed."""
 
-PREFIX: Final = struct.Struct("<II")
 _TRAILER: Final = struct.Struct("<4sIII")
 _MARK: Final = b"BLc1"
 _CONTINUATION: Final = 0xFFFFFFFF
@@ -49,6 +51,12 @@ def schema_message(schema: pa.Schema) -> bytes:
     return content
 
 
+def packed_message(heading: Heading, rows: Packed, *, schema_crc: int, number: int) -> list[Any]:
+    """The pieces of a message, as of a batch, of rows that are packed."""
+    header = heading.fill(rows, more_bytes=_TRAILER.size)
+    return _sealed(header, rows.body, schema_crc, number)
+
+
 def batch_message(batch: pa.RecordBatch, *, schema_crc: int, number: int) -> list[Any]:
     """The pieces of a batch's message, to be written one after the other.
 
@@ -59,25 +67,17 @@ def batch_message(batch: pa.RecordBatch, *, schema_crc: int, number: int) -> lis
     >>> pa.ipc.open_stream(opening + b"".join(pieces) + END).read_all()["step"].to_pylist()
     [7]
     """
-    header, body = head_and_body(batch)
-    return sealed_message(header, crc32(header), body, schema_crc=schema_crc, number=number)
-
-
-def head_and_body(batch: pa.RecordBatch) -> tuple[bytearray, memoryview]:
-    """A batch's message in two pieces; its header says that more will follow its body."""
     message = memoryview(batch.serialize())
     header_bytes = PREFIX.size + PREFIX.unpack_from(message)[1]
     header, body = bytearray(message[:header_bytes]), message[header_bytes:]
     struct.pack_into("<q", header, _body_field(header), len(body) + _TRAILER.size)
-    return header, body
+    return _sealed(header, body, schema_crc, number)
 
 
-def sealed_message(
-    header: Any, header_crc: int, body: Any, *, schema_crc: int, number: int
-) -> list[Any]:
+def _sealed(header: Any, body: Any, schema_crc: int, number: int) -> list[Any]:
     """A message's pieces, with the checksum that ends it."""
     known = struct.pack("<4sII", _MARK, schema_crc, number & 0xFFFFFFFF)
-    crc = crc32(known, crc32(body, header_crc))
+    crc = crc32(known, crc32(body, crc32(header)))
     return [header, body, known + struct.pack("<I", crc)]
 
 
@@ -109,7 +109,7 @@ def message_length(buffer: pa.Buffer, position: int) -> int:
 def _body_field(message: Any) -> int:
     """Where a message says its body's length: the fourth field of its flatbuffer's root table."""
     root = PREFIX.size + struct.unpack_from("<I", message, PREFIX.size)[0]
-    return _field(message, root, 3)
+    return field_at(message, root, 3)
 
 
 def _body_bytes(message: pa.Buffer) -> int:
@@ -161,11 +161,11 @@ def outline(header: bytes) -> Outline:
 
 def _first_column(message: pa.Buffer, head_bytes: int) -> tuple[int, tuple[int, int]]:
     root = PREFIX.size + struct.unpack_from("<I", message, PREFIX.size)[0]
-    kind, header = _field(message, root, 1), _field(message, root, 2)
+    kind, header = field_at(message, root, 1), field_at(message, root, 2)
     if not kind or not header or struct.unpack_from("<B", message, kind)[0] != _RECORD_BATCH:
         return 0, (0, 0)
     header += struct.unpack_from("<I", message, header)[0]
-    rows, buffers = _field(message, header, 0), _field(message, header, 2)
+    rows, buffers = field_at(message, header, 0), field_at(message, header, 2)
     if not rows or not buffers:
         return 0, (0, 0)
     buffers += struct.unpack_from("<I", message, buffers)[0] + 4  # behind the vector's length
@@ -188,22 +188,13 @@ def is_compressed(message: pa.Buffer) -> bool:
     """
     try:
         root = PREFIX.size + struct.unpack_from("<I", message, PREFIX.size)[0]
-        header = _field(message, root, 2)
+        header = field_at(message, root, 2)
         if not header:
             return False
         header += struct.unpack_from("<I", message, header)[0]
-        return bool(_field(message, header, 3))
+        return bool(field_at(message, header, 3))
     except struct.error:
         raise DamagedError("a message's header points outside of it") from None
-
-
-def _field(message: Any, table: int, number: int) -> int:
-    """Where a flatbuffer's table has its field of a number; 0 where it has none."""
-    vtable = table - struct.unpack_from("<i", message, table)[0]
-    if vtable < PREFIX.size or struct.unpack_from("<H", message, vtable)[0] < 6 + 2 * number:
-        return 0
-    field = struct.unpack_from("<H", message, vtable + 4 + 2 * number)[0]
-    return int(table + field) if field else 0
 
 
 def is_checked(schema: pa.Schema) -> bool:

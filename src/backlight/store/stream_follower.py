@@ -15,8 +15,8 @@ from zlib import crc32
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from backlight.store.flatbuffer import PREFIX
 from backlight.store.messages import (
-    PREFIX,
     DamagedError,
     TornError,
     check,

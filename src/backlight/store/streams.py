@@ -13,12 +13,12 @@ from contextlib import suppress
 from pathlib import Path
 from threading import Thread
 from typing import Any, Final
-from zlib import crc32
 
 import pyarrow as pa
 
-from backlight.store.messages import END, batch_message, schema_message, sealed_message
-from backlight.store.row_packer import PackedRow
+from backlight.store.checksum import crc32
+from backlight.store.messages import END, batch_message, packed_message, schema_message
+from backlight.store.packed import Heading, Packed
 
 SEGMENT_BYTES: Final = 64 << 20
 """A segment that is larger is full."""
@@ -45,9 +45,9 @@ class StreamSeries:
         self._size_bytes = 0
         self._batches = 0
 
-    def append(self, batch: pa.RecordBatch | PackedRow) -> int:
+    def append(self, batch: pa.RecordBatch | Packed) -> int:
         """Append a batch, and say how many bytes that took."""
-        if not isinstance(batch, PackedRow) and batch.num_columns != self._columns:
+        if len(batch.schema) != self._columns:
             # A column that need not be there came or went.
             self._end_segment(is_last=False)
             self._begin_schema(batch.schema)
@@ -56,8 +56,8 @@ class StreamSeries:
         if self._descriptor is None:
             self._begin_segment()
         place = {"schema_crc": self._schema_crc, "number": self._batches}
-        if isinstance(batch, PackedRow):  # which has all columns of its table
-            pieces = sealed_message(*batch, **place)
+        if isinstance(batch, Packed):
+            pieces = packed_message(self._heading, batch, **place)
         else:
             pieces = batch_message(batch, **place)
         written_bytes = self._write(pieces)
@@ -66,6 +66,7 @@ class StreamSeries:
 
     def _begin_schema(self, schema: pa.Schema) -> None:
         self._columns = len(schema)
+        self._heading = Heading(schema)
         self._opening = schema_message(schema)
         self._schema_crc = crc32(self._opening)
 

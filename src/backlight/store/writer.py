@@ -21,8 +21,9 @@ import pyarrow as pa
 from backlight.errors import BacklightError
 from backlight.schema import RUN_FILE, TABLES, RunInfo
 from backlight.store.layout import parse
+from backlight.store.packed import Packed
 from backlight.store.recorded_flows import RecordedFlows, write_flows
-from backlight.store.row_packer import PackedRow, RowPacker
+from backlight.store.row_packer import RowPacker
 from backlight.store.seal import sealed
 from backlight.store.streams import StreamSeries
 from backlight.store.values import StepValues, write_values
@@ -123,22 +124,21 @@ class RunWriter:
         draft.write_text(sealed(json.dumps(_plain(own), indent=1)), encoding="utf-8")
         draft.replace(target)
 
-    def append(self, table: str, batch: pa.RecordBatch | PackedRow) -> None:
+    def append(self, table: str, batch: pa.RecordBatch | Packed) -> None:
         """Append rows to a table and hand them to the operating system."""
         stream = self._streams.get(table) or self._open(table)
         self.bytes_written += stream.append(batch)
 
     def append_rows(self, table: str, rows: list[dict[str, Any]]) -> None:
         """Append rows that are given as dictionaries; nothing happens where there are none."""
-        if len(rows) == 1:
-            packed = self._packers[table].pack(rows[0])
-            if packed is not None:
-                self.append(table, packed)
-                return
-        if rows:
+        if not rows:
+            return
+        batch = self._packers[table].pack(rows)
+        if batch is None:
             # By way of a struct: several times faster than column by column.
             columns = pa.array(rows, _ROWS[table])
-            self.append(table, pa.RecordBatch.from_struct_array(columns))
+            batch = pa.RecordBatch.from_struct_array(columns)
+        self.append(table, batch)
 
     def write_graph(self, signature: str, graph: dict[str, Any]) -> None:
         """Write the graph of one structure, in a file of its own, in one piece."""
