@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from backlight.reduce import native
-from backlight.reduce.readable import state_of
+from backlight.reduce.readable import state_of, states_of
 from backlight.reduce.reducer import Reducer
 from backlight.reduce.spec import NO_UNITS
 from backlight.schema import PLAIN_STATS, STATISTICS, sketch_edges, sketch_key
@@ -543,3 +543,44 @@ def test_units_in_any_layout_and_on_any_threads():
         assert rows[0] == rows[1] == rows[2]
         assert_row(rows[0], layout, check_units=1)
         assert rows[0]["dead_units"] == 1
+
+
+@pytest.mark.parametrize("count", [1, 15, 16, 17, 16384, 16385, 100_003])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
+def test_a_state_changes_with_any_element_and_is_the_same_however_it_is_read(count, dtype):
+    numbers = torch.randn(count).to(dtype)
+    before = state_of(numbers)
+    assert before is not None and states_of([torch.ones(3), numbers])[1] == before
+    assert Reducer().observe_marked(numbers, 0, 1) == before
+    for place in {0, count // 2, count - 1}:
+        old = numbers[place].item()
+        numbers.data[place] = 1e3  # which counts as no change
+        assert state_of(numbers) != before
+        numbers.data[place] = old
+        assert state_of(numbers) == before
+    if count > 1:
+        first, last = numbers[0].item(), numbers[-1].item()
+        numbers.data[0], numbers.data[-1] = last, first  # the order counts too
+        assert state_of(numbers) != before
+
+
+def test_many_states_are_those_of_each_alone_on_any_number_of_threads():
+    tensors = [torch.randn(size) for size in (5, 70_000, 0, 16384, 300_001)]
+    tensors.append(torch.randn(64, 64)[:, ::2])  # with gaps
+    alone = [state_of(tensor) for tensor in tensors]
+    threads = torch.get_num_threads()
+    try:
+        for number in (1, 2, 3):
+            torch.set_num_threads(number)
+            assert states_of(tensors) == alone
+    finally:
+        torch.set_num_threads(threads)
+    assert [state is None for state in alone] == [False, False, True, False, False, True]
+
+
+def test_a_row_with_a_state_is_the_row_without():
+    tensor = torch.randn(333, 77)
+    marked, plain = Reducer(), Reducer()
+    marked.observe_marked(tensor, 4, 1, 2)
+    plain.observe(tensor, 4, 1, 2)
+    assert marked.take(step=1).equals(plain.take(step=1))

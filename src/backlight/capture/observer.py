@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 import weakref
+from collections import OrderedDict
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -210,10 +211,16 @@ class Observer:
             seen.sights.append(sight)
 
     def _hook(self, tensor: torch.Tensor, seen: Seen) -> None:
-        handle = tensor.register_hook(partial(self._on_grad, self._step, seen))
-        if tensor.is_leaf:
-            # It would outlive the graph; the others go with theirs.
-            self._hooks.append(handle)
+        hook, maker = partial(self._on_grad, self._step, seen), tensor.grad_fn
+        if maker is None or type(tensor) is not torch.Tensor or tensor._backward_hooks is not None:
+            handle = tensor.register_hook(hook)
+            if maker is None:
+                # It would outlive the graph; the others go with theirs.
+                self._hooks.append(handle)
+            return
+        # What register_hook does, but for a handle that nobody would use.
+        tensor._backward_hooks = OrderedDict(backlight=hook)
+        maker._register_hook_dict(tensor)
 
     def _on_grad(self, step: int, seen: Seen, grad: torch.Tensor) -> None:
         if step != self._step or not self._is_open:
@@ -240,8 +247,14 @@ class Observer:
         started = _perf()
         self.has_backward = True
         try:
-            self.reducer.observe(grad, place.site, self._grad_code, self.iteration)
-            place.note_made(grad)
+            if place.times_made:
+                self.reducer.observe(grad, place.site, self._grad_code, self.iteration)
+                place.made = None  # of several, none is what is applied
+            else:
+                place.made = self.reducer.observe_marked(
+                    grad, place.site, self._grad_code, self.iteration
+                )
+            place.times_made += 1
         except Exception as error:
             self._guard.catch("reading a parameter's gradient", error)
         self.recording_secs += _perf() - started

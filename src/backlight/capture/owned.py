@@ -18,11 +18,10 @@ from backlight.capture.graph import GraphCapture
 from backlight.capture.names import ModelNames, OwnedTensor
 from backlight.capture.optimizer import OptimizerCapture
 from backlight.capture.sites import LEFT_OUT, SiteBook
-from backlight.reduce.readable import has_values, state_of
+from backlight.reduce.readable import State, has_values, state_of, states_of
 from backlight.reduce.reducer import Item, Reducer
 from backlight.reduce.spec import GRAD_APPLIED, UPDATE, VALUE
 
-State = tuple[int, int]
 _NO_STATE: Mapping[str, Any] = {}
 
 
@@ -40,11 +39,6 @@ class _Place:
     states: dict[str, int] = field(default_factory=dict)
     hook: Any = None
     is_first_hook: bool = False  # nobody had put one on the parameter before
-
-    def note_made(self, grad: torch.Tensor) -> None:
-        """Autograd has made a gradient of a parameter; of several, none is what is applied."""
-        self.times_made += 1
-        self.made = state_of(grad) if self.times_made == 1 else None
 
     def room(self, parameter: torch.Tensor) -> torch.Tensor:
         """Memory for a copy of the parameter."""
@@ -185,28 +179,22 @@ class OwnedCapture:
             place.is_before_known = True
             moving[len(items)] = place
             items.append((parameter, place.site, VALUE, None, place.room(parameter)))
-            if not optimizer.has_closure:
-                items += self._applied(place, parameter)
+        if not optimizer.has_closure:
+            items += _applied(trained)
         for unread in self._reducer.observe_many(items):
             if unread in moving:
                 moving[unread].is_before_known = False
-
-    def _applied(self, place: _Place, parameter: torch.Tensor) -> list[Item]:
-        """The gradient that the optimizer sees, if it is not the one that autograd made."""
-        grad = parameter.grad
-        if grad is None or (place.made is not None and place.made == state_of(grad)):
-            return []
-        return [(grad, place.site, GRAD_APPLIED)]
 
     def after_update(self, optimizer: OptimizerCapture) -> None:
         """An optimizer has stepped: what it did to its parameters, and what it keeps for them."""
         items: list[Item] = []
         states = optimizer.states() if self._sites.has_class("optimizer") else {}
         trained = self._stepping.pop(optimizer, None)
-        for place, parameter in self._trained(optimizer) if trained is None else trained:
+        trained = self._trained(optimizer) if trained is None else trained
+        if optimizer.has_closure:
+            items += _applied([each for each in trained if each[0].is_before_known])
+        for place, parameter in trained:
             if place.is_before_known and place.before is not None and parameter.grad is not None:
-                if optimizer.has_closure:
-                    items += self._applied(place, parameter)
                 items.append((parameter, place.site, UPDATE, place.before))
             place.is_before_known = False
             for key, state in states.get(parameter, _NO_STATE).items():
@@ -252,6 +240,22 @@ class OwnedCapture:
             places = self._places.items()
             self._rest = [p for identity, p in places if identity not in every and p.site >= 0]
         return self._rest
+
+
+def _applied(trained: list[tuple[_Place, torch.Tensor]]) -> list[Item]:
+    """The gradients that the optimizer sees, where they are not the ones that autograd made."""
+    seen = [
+        (place, grad)
+        for place, parameter in trained
+        if place.site >= 0 and (grad := parameter.grad) is not None
+    ]
+    known = states_of([grad for place, grad in seen if place.made is not None])
+    states = iter(known)
+    return [
+        (grad, place.site, GRAD_APPLIED)
+        for place, grad in seen
+        if place.made is None or place.made != next(states)
+    ]
 
 
 def _unhook(place: _Place | None) -> None:

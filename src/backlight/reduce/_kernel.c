@@ -5,6 +5,7 @@
  *     _kernel_tensor.h   a tensor's elements as float or double
  *     _kernel_sketch.h   their moments, and the sketch that counts them
  *     _kernel_pairs.h    a sketch as it is stored
+ *     _kernel_digest.h   whether a tensor has changed
  *     _kernel_units.h    what units do over a batch
  *     _kernel_avx512.h   the inner loops of both once more, for wide vectors
  *     _kernel_jobs.h     many tensors on many threads
@@ -79,24 +80,32 @@ static int add_jobs(Rows *r, Job *jobs, int64_t length) {
 /* Threads are woken, and the interpreter is let go, only for what takes longer than that does. */
 static int is_long(const Job *jobs, int64_t length) { return elements_in(jobs, length) > LONG; }
 
-static int run_jobs(Rows *rows, Job *jobs, int64_t length) {
-    Crew crew;
+static int run_crew(Crew *crew, Job *jobs, int64_t length) {
     int must_share = is_long(jobs, length), threads = must_share ? torch_threads() : 1, failed = -1;
-    if (threads < 0) return -1;
-    if (!prepare_tasks(&crew, jobs, length)) {
-        prepare_workers(&crew, threads);
+    if (!prepare_tasks(crew, jobs, length) && threads > 0) {
+        prepare_workers(crew, threads);
         if (must_share) {
             Py_BEGIN_ALLOW_THREADS
-            failed = work(&crew);
+            failed = work(crew);
             Py_END_ALLOW_THREADS
         } else {
-            failed = work(&crew);
+            failed = work(crew);
         }
-        failed = failed || add_jobs(rows, jobs, length);
     }
-    dismiss(&crew);
-    if (failed) PyErr_NoMemory();
+    if (failed && !PyErr_Occurred()) PyErr_NoMemory();
     return failed ? -1 : 0;
+}
+
+static int run_jobs(Rows *rows, Job *jobs, int64_t length) {
+    Crew crew;
+    int failed = run_crew(&crew, jobs, length);
+    if (!failed && add_jobs(rows, jobs, length)) {
+        PyErr_NoMemory();
+        failed = -1;
+    }
+    for (Job *job = jobs; job < jobs + length; job++) job->digest = failed || job->digesting == NO_DIGEST ? 0 : digest_of(job);
+    dismiss(&crew);
+    return failed;
 }
 
 static void start_row(Row *row, int dtype, int32_t order, int32_t iteration) {
@@ -106,6 +115,13 @@ static void start_row(Row *row, int dtype, int32_t order, int32_t iteration) {
     row->iteration = iteration;
 }
 
+static void start_job(Job *job, enum Digesting digesting) {
+    job->unit_dim = -1;
+    job->copy = NULL;
+    job->units.flags = NULL;
+    job->digesting = digesting;
+}
+
 /* Reads what is said of a tensor: numbers to the row, its place in memory to the job. */
 static int read_job(Job *job, PyObject *tensor, PyObject *site, PyObject *quantity, int32_t order, int32_t iteration) {
     int found = read_tensor(tensor, &job->tensor);
@@ -113,9 +129,7 @@ static int read_job(Job *job, PyObject *tensor, PyObject *site, PyObject *quanti
     start_row(&job->row, job->tensor.dtype, order, iteration);
     job->row.site = (int32_t)PyLong_AsLong(site);
     job->row.quantity = (int16_t)PyLong_AsLong(quantity);
-    job->unit_dim = -1;
-    job->copy = NULL;
-    job->units.flags = NULL;
+    start_job(job, NO_DIGEST);
     return PyErr_Occurred() ? HAS_ERROR : READ;
 }
 
@@ -162,6 +176,20 @@ static PyObject *table_observe(PyObject *self, PyObject *const *arguments, Py_ss
     job.unit_dim = unit_dim;
     if (found == READ && run_jobs(&((Table *)self)->rows, &job, 1)) found = HAS_ERROR;
     return found == HAS_ERROR ? NULL : PyLong_FromLongLong(found == READ ? ((Table *)self)->rows.length - 1 : -1);
+}
+
+/* The same, for a tensor without units, with its fingerprint. */
+static PyObject *table_observe_marked(PyObject *self, PyObject *const *arguments, Py_ssize_t given) {
+    if (check_given(given, 5, "observe_marked takes tensor, site, quantity, order, iteration")) return NULL;
+    Job job = {.digest = 0};
+    int32_t order = (int32_t)PyLong_AsLong(arguments[3]), iteration = (int32_t)PyLong_AsLong(arguments[4]);
+    if (PyErr_Occurred()) return NULL;
+    int found = read_job(&job, arguments[0], arguments[1], arguments[2], order, iteration);
+    job.digesting = WITH_DIGEST;
+    if (found == READ && run_jobs(&((Table *)self)->rows, &job, 1)) found = HAS_ERROR;
+    if (found == HAS_ERROR) return NULL;
+    long long row = found == READ ? (long long)((Table *)self)->rows.length - 1 : -1;
+    return Py_BuildValue("LK", row, (unsigned long long)job.digest);
 }
 
 /* One of the items (tensor, site, quantity), (new, site, quantity, old), (tensor, site, quantity, None, copy). */
@@ -282,6 +310,7 @@ static void table_dealloc(PyObject *self) {
 #define METHOD(NAME) (PyCFunction)(void (*)(void))NAME
 static PyMethodDef table_methods[] = {
     {"observe", METHOD(table_observe), METH_FASTCALL, "Add one tensor as a row; return the row, or -1 if it cannot be read."},
+    {"observe_marked", METHOD(table_observe_marked), METH_FASTCALL, "The same, and the tensor's fingerprint, or 0."},
     {"observe_many", METHOD(table_observe_many), METH_FASTCALL, "Add rows; return the places of items that cannot be read."},
     {"repeat", METHOD(table_repeat), METH_FASTCALL, "Add a row again, for another site."},
     {"pack", METHOD(table_pack), METH_FASTCALL, "The rows: how many, and an Arrow message's nodes, buffers and body."},
@@ -361,54 +390,61 @@ static int fill_module(PyObject *module) {
 
 /* ---------------------------------------------------------------- has a tensor changed? */
 
-enum { LINE = 64, LANES = LINE / 8, FEW_PAGES = 1 << 14, QUICK_STRIDE = LINE * 64 };
-
-/* Sums, and sums of sums, so that the order counts too. */
-typedef struct {
-    uint64_t sums[LANES], orders[LANES];
-} Digest;
-
-CLONES static void digest_lines(Digest *d, const char *bytes, size_t size, size_t stride) {
-    for (size_t at = 0; at + LINE <= size; at += stride) {
-        uint64_t words[LANES];
-        memcpy(words, bytes + at, LINE);
-        for (int i = 0; i < LANES; i++) {
-            d->sums[i] += words[i];
-            d->orders[i] += d->sums[i];
-        }
-    }
-}
-
-/* A number of where a tensor lies and of its bytes, or 0 where it has gaps. */
-static uint64_t fingerprint_of(Tensor *t, int is_quick) {
-    order_dims(t);
-    join_dims(t);
-    size_t size = (size_t)t->count * (size_t)DTYPE_BYTES[t->dtype], rest = size % LINE;
-    if (!t->is_dense || size == 0) return 0;
-    Digest d = {{0}, {0}};
-    char last[LINE] = {0};
-    digest_lines(&d, t->data, size, is_quick && size > FEW_PAGES ? QUICK_STRIDE : LINE);
-    memcpy(last, (const char *)t->data + size - rest, rest);
-    digest_lines(&d, last, LINE, LINE);
-    uint64_t hash = (uint64_t)(uintptr_t)t->data ^ (uint64_t)size;
-    for (int i = 0; i < LANES; i++) {
-        hash = (hash ^ d.sums[i]) * 0x9e3779b97f4a7c15;
-        hash = ((hash ^ (hash >> 29)) ^ d.orders[i]) * 0xbf58476d1ce4e5b9;
-    }
-    return hash | 1;
-}
-
-static PyObject *fingerprint(PyObject *module, PyObject *const *arguments, Py_ssize_t given) {
+static PyObject *fingerprint(PyObject *module, PyObject *tensor) {
     (void)module;
-    if (check_given(given, 2, "fingerprint takes tensor, is_quick")) return NULL;
     Tensor t;
-    int found = read_tensor(arguments[0], &t);
+    int found = read_tensor(tensor, &t);
     if (found == HAS_ERROR) return NULL;
-    return PyLong_FromUnsignedLongLong(found == READ ? fingerprint_of(&t, arguments[1] == Py_True) : 0);
+    return PyLong_FromUnsignedLongLong(found == READ ? quick_digest(&t) : 0);
+}
+
+/* Digests tensors together; `numbers` has a place for each, and 0 where one cannot be read here. */
+static int digest_all(PyObject *tensors, Job *jobs, Py_ssize_t *places, uint64_t *numbers) {
+    Py_ssize_t length = PyTuple_Size(tensors), jobs_length = 0;
+    for (Py_ssize_t i = 0; i < length; i++) {
+        int found = read_tensor(PyTuple_GetItem(tensors, i), &jobs[jobs_length].tensor);
+        if (found == HAS_ERROR) return -1;
+        numbers[i] = 0;
+        if (found == NOT_READABLE) continue;
+        start_job(&jobs[jobs_length], ONLY_DIGEST);
+        places[jobs_length++] = i;
+    }
+    Crew crew;
+    int failed = jobs_length && run_crew(&crew, jobs, jobs_length);
+    for (Py_ssize_t i = 0; i < jobs_length && !failed; i++) numbers[places[i]] = digest_of(&jobs[i]);
+    if (jobs_length) dismiss(&crew);
+    return failed ? -1 : 0;
+}
+
+static PyObject *numbers_of(const uint64_t *numbers, Py_ssize_t length) {
+    PyObject *list = PyList_New(length);
+    for (Py_ssize_t i = 0; list && i < length; i++) {
+        PyObject *number = PyLong_FromUnsignedLongLong(numbers[i]);
+        if (number == NULL || PyList_SetItem(list, i, number)) Py_CLEAR(list);
+    }
+    return list;
+}
+
+static PyObject *fingerprints(PyObject *module, PyObject *given) {
+    (void)module;
+    PyObject *tensors = PySequence_Tuple(given), *list = NULL; /* a tuple keeps its tensors alive */
+    if (tensors == NULL) return NULL;
+    size_t length = (size_t)PyTuple_Size(tensors) + 1;
+    Job *jobs = malloc(length * sizeof *jobs);
+    Py_ssize_t *places = malloc(length * sizeof *places);
+    uint64_t *numbers = malloc(length * sizeof *numbers);
+    if (!jobs || !places || !numbers) PyErr_NoMemory();
+    else if (!digest_all(tensors, jobs, places, numbers)) list = numbers_of(numbers, (Py_ssize_t)length - 1);
+    free(jobs);
+    free(places);
+    free(numbers);
+    Py_DECREF(tensors);
+    return list;
 }
 
 static PyMethodDef module_methods[] = {
-    {"fingerprint", METHOD(fingerprint), METH_FASTCALL, "A number that changes when a tensor does, or 0 where none can be told."},
+    {"fingerprint", fingerprint, METH_O, "A number that changes when a tensor does, by some of its bytes; 0 where none can be told."},
+    {"fingerprints", fingerprints, METH_O, "A number for each tensor that changes when any of its bytes do; 0 where none can be told."},
     {"connect", connect, METH_VARARGS, "Say where torch's classes and functions are."},
     {"crc32", METHOD(crc32_of), METH_FASTCALL, "The checksum of bytes, going on from another one."},
     {"pack_rows", pack_rows, METH_VARARGS, "Rows that are dictionaries, as Table.pack; None where Arrow must do it."},

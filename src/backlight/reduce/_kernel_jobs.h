@@ -11,6 +11,7 @@
 #include <dlfcn.h>
 #endif
 
+#include "_kernel_digest.h"
 #include "_kernel_pairs.h"
 #include "_kernel_units.h"
 
@@ -33,9 +34,12 @@ typedef struct {
 typedef struct {
     Moments moments;
     Spread spread;
+    Digest digest;
     const Worker *worker;
     int64_t pairs_start, pairs_end;
 } Part;
+
+enum Digesting { NO_DIGEST, WITH_DIGEST, ONLY_DIGEST };
 
 /* One tensor that becomes one row. Its tasks are chunks of its elements; for units they are tiles of its
  * positions, which for a wide tensor come besides the chunks. */
@@ -45,10 +49,12 @@ typedef struct {
     int unit_dim;
     char *copy; /* where the elements go too, in the order of memory, or NULL */
     int is_streamed;
+    enum Digesting digesting; /* only of a tensor without units */
     Units units;
     Row row;
     Part *parts;
     int64_t chunks, tiles;
+    uint64_t digest; /* once it is known */
     double scale; /* keeps squares of extreme values inside the range of double */
 } Job;
 
@@ -151,6 +157,21 @@ static void do_wide_tiles(const Job *job, int64_t task, Part *part) {
     EACH_TILE(task, wide_tile(u, at, n, &part->spread))
 }
 
+/* Of a chunk that was just read, and is still in the cache. */
+static void digest_chunk(const Job *job, int64_t chunk, Part *part) {
+    if (!job->ordered.is_dense) return;
+    int64_t size = DTYPE_BYTES[job->tensor.dtype], start = chunk * CHUNK;
+    part->digest = (Digest){{0}, {0}};
+    digest_lines(&part->digest, (const char *)job->ordered.data + start * size,
+                 (size_t)((chunk_end(&job->ordered, chunk) - start) * size), LINE);
+}
+
+static void read_part(const Job *job, int64_t number, Part *part) {
+    if (!is_wide(job->tensor.dtype)) (job->tiles ? do_narrow_tiles : do_narrow)(job, number, part);
+    else if (number < job->chunks) do_wide(job, number, part);
+    else do_wide_tiles(job, number - job->chunks, part);
+}
+
 /* Elements are counted into the thread's sketch; `hand_in` moves it to the part. */
 static void do_task(const Job *job, int64_t number, const Worker *worker) {
     Part *part = &job->parts[number];
@@ -162,12 +183,10 @@ static void do_task(const Job *job, int64_t number, const Worker *worker) {
     part->spread = (Spread){0.0, 0};
     part->worker = worker;
     part->pairs_start = part->pairs_end = 0;
-    if (is_narrow) (job->tiles ? do_narrow_tiles : do_narrow)(job, number, part);
-    else if (number < job->chunks) do_wide(job, number, part);
-    else do_wide_tiles(job, number - job->chunks, part);
+    if (job->digesting != ONLY_DIGEST) read_part(job, number, part);
+    if (job->digesting != NO_DIGEST) digest_chunk(job, number, part);
     range->has_subnormal |= had_subnormal;
 }
-
 typedef struct {
     Job *job;
     int64_t number;
@@ -305,6 +324,18 @@ static int finish_job(Job *job, Pairs *pairs) {
     note_moments(&job->row, job, &m);
     if (job->units.flags) note_units(&job->row, job);
     return 0;
+}
+
+/* The number of a tensor that was digested; 0 where it has gaps. */
+static uint64_t digest_of(const Job *job) {
+    size_t size = (size_t)job->tensor.count * (size_t)DTYPE_BYTES[job->tensor.dtype];
+    if (!job->ordered.is_dense || size == 0) return 0;
+    Digest total = {{0}, {0}};
+    for (int64_t chunk = 0; chunk < job->chunks; chunk++) {
+        int64_t elements = chunk_end(&job->ordered, chunk) - chunk * CHUNK;
+        join_digest(&total, &job->parts[chunk].digest, (uint64_t)(elements * DTYPE_BYTES[job->tensor.dtype] / LINE));
+    }
+    return digest_number(&total, job->ordered.data, size);
 }
 
 /* ---------------------------------------------------------------- all of it */

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from backlight.schema import PLAIN_STATS, QUANTITIES
@@ -62,13 +63,18 @@ def new_table() -> _kernel.Table:
     return _kernel.Table()
 
 
-def fingerprint(tensor: Any, *, is_quick: bool = False) -> int:
+def quick_fingerprint(tensor: Any) -> int:
     """A number that changes with where a tensor lies and with its bytes.
 
-    Where it `is_quick`, of more than a few pages only every 64th line of memory is looked at. It is
-    0 where the kernel cannot read the tensor.
+    Of more than a few pages only every 64th line of memory is looked at. It is 0 where the kernel
+    cannot read the tensor.
     """
-    return 0 if _kernel is None else _kernel.fingerprint(tensor, is_quick)
+    return 0 if _kernel is None else _kernel.fingerprint(tensor)
+
+
+def fingerprints(tensors: Sequence[Any]) -> list[int]:
+    """A number for each tensor that changes with where it lies and with any of its bytes."""
+    return [0] * len(tensors) if _kernel is None else _kernel.fingerprints(tensors)
 
 
 def crc32(data: bytes, before: int = 0) -> int:

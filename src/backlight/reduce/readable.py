@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Sequence
+from typing import Final, TypeAlias
 
 import torch
 from torch.nn.parameter import is_lazy
@@ -12,6 +13,8 @@ from backlight.reduce import native
 if native.is_available():
     native.connect()
 
+
+State: TypeAlias = tuple[int, int]
 
 _WITHOUT_NUMBERS: Final = frozenset(
     getattr(torch, name, None)
@@ -54,7 +57,16 @@ def version_of(tensor: torch.Tensor) -> int:
         return -1
 
 
-def state_of(tensor: torch.Tensor, *, is_quick: bool = False) -> tuple[int, int] | None:
+def states_of(tensors: Sequence[torch.Tensor]) -> list[State | None]:
+    """The state of each, read together."""
+    numbers = native.fingerprints(tensors)
+    return [
+        (number, version_of(tensor)) if number else None
+        for number, tensor in zip(numbers, tensors, strict=True)
+    ]
+
+
+def state_of(tensor: torch.Tensor, *, is_quick: bool = False) -> State | None:
     """What stays equal while a tensor does not change; None where that cannot be told.
 
     Some operations change a tensor without counting it as a change: the unscaling of gradients,
@@ -66,11 +78,13 @@ def state_of(tensor: torch.Tensor, *, is_quick: bool = False) -> tuple[int, int]
     >>> before == state_of(numbers), before == state_of(numbers.mul_(2))
     (True, False)
     """
-    fingerprint = native.fingerprint(tensor, is_quick=is_quick)
+    if not is_quick:
+        return states_of([tensor])[0]
+    fingerprint = native.quick_fingerprint(tensor)
     return (fingerprint, version_of(tensor)) if fingerprint else None
 
 
-def mark_of(tensor: torch.Tensor) -> tuple[int, int] | None:
+def mark_of(tensor: torch.Tensor) -> State | None:
     """What tells a tensor that is seen again from one that has changed; None where nothing does.
 
     What is written through `.data` or NumPy is not counted as a change, so some of the bytes are
@@ -84,4 +98,4 @@ def mark_of(tensor: torch.Tensor) -> tuple[int, int] | None:
     """
     if tensor.is_inference():
         return state_of(tensor)
-    return native.fingerprint(tensor, is_quick=True), tensor._version
+    return native.quick_fingerprint(tensor), tensor._version

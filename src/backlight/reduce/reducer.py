@@ -9,7 +9,7 @@ import pyarrow as pa
 import torch
 
 from backlight.reduce import native
-from backlight.reduce.readable import has_values
+from backlight.reduce.readable import State, has_values, state_of, version_of
 from backlight.reduce.spec import NO_UNITS
 from backlight.reduce.torch_ops import TorchTable
 from backlight.store.packed import Packed, as_batch
@@ -68,6 +68,25 @@ class Reducer:
             self.own.observe(tensor, row, site, quantity, self._order)
         self._order += row is not None
         return row
+
+    def observe_marked(
+        self, tensor: torch.Tensor, site: int, quantity: int, iteration: int = 0
+    ) -> State | None:
+        """Add one row of a tensor without units; the answer is its state, as `state_of` says it.
+
+        >>> reducer, numbers = Reducer(), torch.ones(3)
+        >>> reducer.observe_marked(numbers, 0, 1) == state_of(numbers)
+        True
+        """
+        if self._native is not None and self.own is None:
+            row, number = self._native.observe_marked(
+                tensor, site, quantity, self._order, iteration
+            )
+            if row >= 0:
+                self._order += 1
+                return (number, version_of(tensor)) if number else None
+        self.observe(tensor, site, quantity, iteration)
+        return state_of(tensor)
 
     def observe_many(self, items: Sequence[Item], iteration: int = 0) -> list[int]:
         """Add a row for each item, in order, as `observe` would; `new - old` for a difference.
