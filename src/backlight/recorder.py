@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import time
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -106,6 +106,9 @@ class Recorder:
             site_of=self._sites.number_of,
             on_fault=self.on_fault,
         )
+        # What the modules say is passed on at once: there is much of it.
+        self.on_enter: Callable[[str, int], None] = self._following.enter
+        self.on_tensor: Callable[..., None] = self._observer.on_activation
         self._first_forward = FirstForward(self._names, self._begin_step, self.on_fault)
         self._journal = Journal(
             RunWriter(path),
@@ -242,8 +245,10 @@ class Recorder:
         self._observer.begin(self._step, is_keeping=is_keeping)
         self._last_loss = (None, 0, 0)
         self._look_for_compiled()
+        self.on_tensor = self._observer.on_activation
         if not self._is_compiled and self._following.begin(self._kind):
             self._observer.follow(self._following.graphs)
+            self.on_tensor = self._see_quietly
 
     def _look_for_compiled(self) -> None:
         """Parts of the model may be compiled when they run next: now and then, look at all."""
@@ -444,10 +449,6 @@ class Recorder:
 
     # -- what the modules say
 
-    def on_enter(self, call: Call) -> None:
-        """A module's call begins."""
-        self._following.enter(call.module, call.number)
-
     def on_pass(self) -> bool:
         """A forward pass begins: a step, or after a backward pass another part of one."""
         if is_in_backward():
@@ -464,24 +465,6 @@ class Recorder:
         if not self._is_in_iteration:
             self._iterations = max(self._iterations, 1)
             self._next_iteration()
-
-    def on_input(self, call: Call, place: str, tensor: torch.Tensor) -> None:
-        """A module's call is given a tensor."""
-        if not self._is_open:
-            return
-        if self._following.is_on:
-            self._see_quietly("input", call, place, tensor)
-        else:
-            self._observer.on_activation("input", call, place, tensor)
-
-    def on_output(self, call: Call, place: str, tensor: torch.Tensor) -> None:
-        """A module's call has returned a tensor."""
-        if not self._is_open:
-            return
-        if self._following.is_on:
-            self._see_quietly("output", call, place, tensor)
-        else:
-            self._observer.on_activation("output", call, place, tensor)
 
     def _see_quietly(self, tensor_class: str, call: Call, place: str, tensor: torch.Tensor) -> None:
         # Otherwise each attribute of the tensor would be asked for through the mode.

@@ -58,14 +58,11 @@ class ModuleListener(Protocol):
     def on_pass(self) -> bool:
         """A call begins that no other call is around; answer whether it is part of a step."""
 
-    def on_enter(self, call: Call) -> None:
-        """A call begins."""
+    def on_enter(self, module: str, number: int, /) -> None:
+        """A call of a module begins."""
 
-    def on_input(self, call: Call, place: str, tensor: torch.Tensor) -> None:
-        """A call is given `tensor`, at `place` of its arguments."""
-
-    def on_output(self, call: Call, place: str, tensor: torch.Tensor) -> None:
-        """A call has returned `tensor`, at `place` of what it returned."""
+    def on_tensor(self, tensor_class: str, call: Call, place: str, tensor: torch.Tensor, /) -> None:
+        """A call is given a tensor, at `place` of its `input`, or has returned it as `output`."""
 
     def on_leave(self, call: Call) -> None:
         """A call has ended, after its outputs."""
@@ -162,13 +159,13 @@ class ModuleCapture:
                 return
             call = self._begin(found)
             self._open.append((module, call))
-            self._listener.on_enter(call)
+            self._listener.on_enter(call.module, call.number)
             keywords = {}
             if not self._is_settled and self._takes_keywords.get(call.module, True):
                 keywords = _keywords_of_caller()
                 self._takes_keywords.setdefault(call.module, bool(keywords))
             for place, tensor in inputs_in(args, keywords):
-                self._listener.on_input(call, place, tensor)
+                self._listener.on_tensor("input", call, place, tensor)
         except Exception as error:
             self._listener.on_fault("entering a module", error)
         self.hooks_secs += _perf() - started
@@ -200,7 +197,7 @@ class ModuleCapture:
             if keywords and not self._takes_keywords.get(call.module):
                 self._learn_keywords(call, keywords)
             for place, tensor in outputs_in(output):
-                self._listener.on_output(call, place, tensor)
+                self._listener.on_tensor("output", call, place, tensor)
             self._listener.on_leave(call)
         except Exception as error:
             self._listener.on_fault(f"reading the output of {type(module).__name__}", error)
@@ -215,7 +212,7 @@ class ModuleCapture:
         if not self._is_settled:
             self._takes_keywords[call.module] = True
         for place, tensor in inputs_in((), keywords):
-            self._listener.on_input(call, place, tensor)
+            self._listener.on_tensor("input", call, place, tensor)
 
     def _close(self, module: nn.Module) -> Call | None:
         """The call that ends; calls inside it that an exception cut short are dropped."""
