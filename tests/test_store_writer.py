@@ -12,16 +12,26 @@ import pyarrow as pa
 import pytest
 from sample_runs import SampleRun
 
+from backlight.schema import TABLES
 from backlight.store import streams
+from backlight.store.flatbuffer import PREFIX
 from backlight.store.layout import list_sources
+from backlight.store.messages import check, message_length
 from backlight.store.reader import RunReader
-from backlight.store.writer import RunWriter
+from backlight.store.stream_follower import StreamFollower
+from backlight.store.writer import RunWriter, create_run_folder
 
 
 def read(path: Path) -> RunReader:
     reader = RunReader(path)
     reader.refresh()
     return reader
+
+
+def column_of(file: Path, name: str) -> list[Any]:
+    """A column of the notes in a stream, which are read with their checksums."""
+    taken = StreamFollower(file, TABLES["notes"]).take()
+    return [value for batch in taken for value in batch[name].to_pylist()]
 
 
 def test_segments_end_by_size_and_each_is_a_whole_stream(
@@ -72,6 +82,42 @@ def test_half_a_message_is_taken_back(root: Path, monkeypatch: pytest.MonkeyPatc
     assert reader.snapshot.recorded_steps.tolist() == [0, 2]
     assert reader.problems == []
     run.end(None)
+
+
+def test_half_a_packed_message_is_taken_back(root: Path) -> None:
+    resource = pytest.importorskip("resource")
+    writer = RunWriter(create_run_folder(root, "p", "r"))
+    notes = [{"step": step, "text": "note" * 500, "written_at": 0.0} for step in range(3)]
+    writer.append_rows("notes", notes[:1])
+    file = writer.path / "notes" / "0-0000.arrows"
+    size, (soft, hard) = file.stat().st_size, resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size + 700, hard))  # in the midst of the next one
+    try:
+        with pytest.raises(OSError, match="too large"):
+            writer.append_rows("notes", notes[1:2])
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert file.stat().st_size == size
+    writer.append_rows("notes", notes[2:])
+    writer.close()
+    assert column_of(file, "step") == [0, 2]
+
+
+def test_a_packed_message_of_any_length_has_the_checksum_of_zlib(root: Path) -> None:
+    writer = RunWriter(create_run_folder(root, "p", "r"))
+    lengths = [*range(300), 4095, 4096, 4097, 100_003]
+    for length in lengths:
+        text = "".join(map(chr, (33 + place % 90 for place in range(length))))
+        writer.append_rows("notes", [{"step": length, "text": text, "written_at": 0.5}])
+    writer.close()
+    content = pa.py_buffer((writer.path / "notes" / "0-0000.arrows").read_bytes())
+    position, numbers = message_length(content, 0), []
+    while (length := message_length(content, position)) > PREFIX.size:
+        numbers.append(check(content.slice(position, length))[1])  # by zlib
+        position += length
+    assert numbers == list(range(len(lengths)))
+    texts = column_of(writer.path / "notes" / "0-0000.arrows", "text")
+    assert [len(text) for text in texts] == lengths
 
 
 def test_writing_imports_neither_duckdb_nor_parquet() -> None:

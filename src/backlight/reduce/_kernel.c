@@ -12,6 +12,7 @@
  *     _kernel_torch.h    where torch's tensors lie
  *     _kernel_message.h  rows as a message of an Arrow stream
  *     _kernel_crc.h      its checksum
+ *     _kernel_write.h    both to a file
  *     _kernel_xla.h      rows of buffers inside of a compiled JAX program
  */
 #define PY_SSIZE_T_CLEAN
@@ -25,6 +26,7 @@
 #include "_kernel_jobs.h"
 #include "_kernel_message.h"
 #include "_kernel_torch.h"
+#include "_kernel_write.h"
 #include "_kernel_xla.h"
 
 typedef struct {
@@ -446,9 +448,11 @@ static PyMethodDef module_methods[] = {
     {"fingerprint", fingerprint, METH_O, "A number that changes when a tensor does, by some of its bytes; 0 where none can be told."},
     {"fingerprints", fingerprints, METH_O, "A number for each tensor that changes when any of its bytes do; 0 where none can be told."},
     {"connect", connect, METH_VARARGS, "Say where torch's classes and functions are."},
-    {"crc32", METHOD(crc32_of), METH_FASTCALL, "The checksum of bytes, going on from another one."},
     {"pack_rows", pack_rows, METH_VARARGS, "Rows that are dictionaries, as Table.pack; None where Arrow must do it."},
     {"use_lanes", use_lanes, METH_O, "Work on at most so many floats at a time; return how many that are: 1, 8 or 16."},
+#ifdef HAS_WRITEV
+    {"write_message", write_message, METH_VARARGS, "Write a message to a descriptor; return how many bytes it has."},
+#endif
     {"xla_handler", xla_handler, METH_NOARGS, "What XLA calls for the row of a buffer, as a capsule."},
     {NULL, NULL, 0, NULL},
 };

@@ -2,8 +2,6 @@
 #ifndef BACKLIGHT_KERNEL_CRC_H
 #define BACKLIGHT_KERNEL_CRC_H
 
-#include <Python.h>
-
 #include "_kernel_tensor.h"
 
 enum { CRC_SLICES = 8, CRC_BLOCK = 16, CRC_STRIDE = 4 * CRC_BLOCK };
@@ -90,19 +88,6 @@ static uint32_t crc32_from(uint32_t crc, const uint8_t *at, size_t size) {
     }
 #endif
     return ~crc_plain(crc, at, size);
-}
-
-static PyObject *crc32_of(PyObject *module, PyObject *const *arguments, Py_ssize_t given) {
-    (void)module;
-    if (given < 1 || given > 2) {
-        PyErr_SetString(PyExc_TypeError, "crc32 takes bytes, and perhaps the checksum before them");
-        return NULL;
-    }
-    unsigned long before = given > 1 ? PyLong_AsUnsignedLong(arguments[1]) : 0;
-    char *bytes;
-    Py_ssize_t size;
-    if (PyErr_Occurred() || PyBytes_AsStringAndSize(arguments[0], &bytes, &size)) return NULL;
-    return PyLong_FromUnsignedLong(crc32_from((uint32_t)before, (const uint8_t *)bytes, (size_t)size));
 }
 
 #endif

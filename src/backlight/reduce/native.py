@@ -15,6 +15,7 @@ except ImportError as _error:
     _why = f"the kernel was not compiled when Backlight was installed ({_error})"
 else:
     _why = ""
+_can_write = hasattr(_kernel, "write_message")
 
 
 def is_available() -> bool:
@@ -77,9 +78,24 @@ def fingerprints(tensors: Sequence[Any]) -> list[int]:
     return [0] * len(tensors) if _kernel is None else _kernel.fingerprints(tensors)
 
 
-def crc32(data: bytes, before: int = 0) -> int:
-    """The checksum of bytes, going on from that of those before them."""
-    return _kernel.crc32(data, before)
+def can_write() -> bool:
+    """Whether the kernel writes messages to files here."""
+    return _can_write
+
+
+def write_message(
+    descriptor: int,
+    pattern: bytes,
+    places: tuple[int, int, int, int],
+    rows: Any,
+    schema_crc: int,
+    number: int,
+) -> int:
+    """Write packed rows as a message that ends with its checksum; say how many bytes it has.
+
+    `pattern` and `places` are those of the `Heading` of their schema.
+    """
+    return _kernel.write_message(descriptor, pattern, places, rows, schema_crc, number)
 
 
 def pack_rows(

@@ -12,12 +12,11 @@ import re
 import struct
 from collections.abc import Iterator
 from typing import Any, Final, NamedTuple
+from zlib import crc32
 
 import pyarrow as pa
 
-from backlight.store.checksum import crc32
 from backlight.store.flatbuffer import PREFIX, field_at
-from backlight.store.packed import Heading, Packed
 
 CHECKED: Final = {b"backlight.checksums": b"crc32"}
 """What a stream's schema says where its batches have checksums."""
@@ -51,12 +50,6 @@ def schema_message(schema: pa.Schema) -> bytes:
     return content
 
 
-def packed_message(heading: Heading, rows: Packed, *, schema_crc: int, number: int) -> list[Any]:
-    """The pieces of a message, as of a batch, of rows that are packed."""
-    header = heading.fill(rows, more_bytes=_TRAILER.size)
-    return _sealed(header, rows.body, schema_crc, number)
-
-
 def batch_message(batch: pa.RecordBatch, *, schema_crc: int, number: int) -> list[Any]:
     """The pieces of a batch's message, to be written one after the other.
 
@@ -71,11 +64,6 @@ def batch_message(batch: pa.RecordBatch, *, schema_crc: int, number: int) -> lis
     header_bytes = PREFIX.size + PREFIX.unpack_from(message)[1]
     header, body = bytearray(message[:header_bytes]), message[header_bytes:]
     struct.pack_into("<q", header, _body_field(header), len(body) + _TRAILER.size)
-    return _sealed(header, body, schema_crc, number)
-
-
-def _sealed(header: Any, body: Any, schema_crc: int, number: int) -> list[Any]:
-    """A message's pieces, with the checksum that ends it."""
     known = struct.pack("<4sII", _MARK, schema_crc, number & 0xFFFFFFFF)
     crc = crc32(known, crc32(body, crc32(header)))
     return [header, body, known + struct.pack("<I", crc)]

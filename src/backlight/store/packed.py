@@ -38,24 +38,28 @@ class Heading:
     def __init__(self, schema: pa.Schema) -> None:
         nothing = [pa.nulls(1, field.type) for field in schema]
         message = memoryview(pa.RecordBatch.from_arrays(nothing, schema=schema).serialize())
-        self._pattern = bytes(message[: PREFIX.size + PREFIX.unpack_from(message)[1]])
-        root = PREFIX.size + struct.unpack_from("<I", self._pattern, PREFIX.size)[0]
-        batch = self._behind(field_at(self._pattern, root, 2))
-        self._body_at = field_at(self._pattern, root, 3)
-        self._rows_at = field_at(self._pattern, batch, 0)
-        self._nodes_at = self._behind(field_at(self._pattern, batch, 1)) + 4
-        self._buffers_at = self._behind(field_at(self._pattern, batch, 2)) + 4
+        self.pattern = bytes(message[: PREFIX.size + PREFIX.unpack_from(message)[1]])
+        root = PREFIX.size + struct.unpack_from("<I", self.pattern, PREFIX.size)[0]
+        batch = self._behind(field_at(self.pattern, root, 2))
+        # Of the body's length, the number of rows, the nodes and the buffers.
+        self.places = (
+            field_at(self.pattern, root, 3),
+            field_at(self.pattern, batch, 0),
+            self._behind(field_at(self.pattern, batch, 1)) + 4,
+            self._behind(field_at(self.pattern, batch, 2)) + 4,
+        )
 
     def _behind(self, offset_at: int) -> int:
-        return int(offset_at + struct.unpack_from("<I", self._pattern, offset_at)[0])
+        return int(offset_at + struct.unpack_from("<I", self.pattern, offset_at)[0])
 
-    def fill(self, rows: Packed, *, more_bytes: int = 0) -> bytes:
-        """The header of these rows; `more_bytes` will follow their body, as a part of it."""
-        header = bytearray(self._pattern)
-        struct.pack_into("<q", header, self._body_at, len(rows.body) + more_bytes)
-        struct.pack_into("<q", header, self._rows_at, rows.num_rows)
-        header[self._nodes_at : self._nodes_at + len(rows.nodes)] = rows.nodes
-        header[self._buffers_at : self._buffers_at + len(rows.buffers)] = rows.buffers
+    def fill(self, rows: Packed) -> bytes:
+        """The header of these rows."""
+        header = bytearray(self.pattern)
+        body_at, rows_at, nodes_at, buffers_at = self.places
+        struct.pack_into("<q", header, body_at, len(rows.body))
+        struct.pack_into("<q", header, rows_at, rows.num_rows)
+        header[nodes_at : nodes_at + len(rows.nodes)] = rows.nodes
+        header[buffers_at : buffers_at + len(rows.buffers)] = rows.buffers
         return bytes(header)
 
 

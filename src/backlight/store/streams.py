@@ -13,12 +13,13 @@ from contextlib import suppress
 from pathlib import Path
 from threading import Thread
 from typing import Any, Final
+from zlib import crc32
 
 import pyarrow as pa
 
-from backlight.store.checksum import crc32
-from backlight.store.messages import END, batch_message, packed_message, schema_message
-from backlight.store.packed import Heading, Packed
+from backlight.reduce import native
+from backlight.store.messages import END, batch_message, schema_message
+from backlight.store.packed import Heading, Packed, as_batch
 
 SEGMENT_BYTES: Final = 64 << 20
 """A segment that is larger is full."""
@@ -55,12 +56,7 @@ class StreamSeries:
             self._end_segment(is_last=False)
         if self._descriptor is None:
             self._begin_segment()
-        place = {"schema_crc": self._schema_crc, "number": self._batches}
-        if isinstance(batch, Packed):
-            pieces = packed_message(self._heading, batch, **place)
-        else:
-            pieces = batch_message(batch, **place)
-        written_bytes = self._write(pieces)
+        written_bytes = self._write(batch)
         self._batches += 1
         return written_bytes
 
@@ -82,14 +78,22 @@ class StreamSeries:
         self._descriptor = os.open(name, flags, 0o666)
         _say_open(self._descriptor)
         self._next_segment += 1
-        self._size_bytes = self._batches = 0
-        self._write([self._opening])
+        self._batches = 0
+        self._size_bytes = _write_all(self._descriptor, [self._opening])
 
-    def _write(self, pieces: list[Any]) -> int:
-        """Write the pieces, all or none of them, and say how many bytes they are."""
+    def _write(self, batch: pa.RecordBatch | Packed) -> int:
+        """Write a batch's message, all or nothing of it, and say how many bytes it has."""
         assert self._descriptor is not None
+        place = self._schema_crc, self._batches
         try:
-            written_bytes = _write_all(self._descriptor, pieces)
+            if isinstance(batch, Packed) and native.can_write():
+                heading = self._heading
+                written_bytes = native.write_message(
+                    self._descriptor, heading.pattern, heading.places, batch[1:5], *place
+                )
+            else:
+                message = batch_message(as_batch(batch), schema_crc=place[0], number=place[1])
+                written_bytes = _write_all(self._descriptor, message)
         except OSError:
             # What comes later must not stand behind half a message.
             with suppress(OSError):
