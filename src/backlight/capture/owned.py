@@ -6,12 +6,14 @@ which site is worked out once and remembered, until the model or the optimizer c
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
 import torch
+from torch import nn
 from torch.nn.parameter import is_lazy
 
 from backlight.capture.graph import GraphCapture
@@ -37,7 +39,8 @@ class _Place:
     is_before_known: bool = False
     last: State | None = None  # as it was when it was last read
     states: dict[str, int] = field(default_factory=dict)
-    hook: Any = None
+    hooks: Any = None  # those of the parameter, by a key of each, if ours is among them
+    key: Any = None
     is_first_hook: bool = False  # nobody had put one on the parameter before
 
     def room(self, parameter: torch.Tensor) -> torch.Tensor:
@@ -82,7 +85,7 @@ class OwnedCapture:
         self._stepping.clear()
         for place in self._places.values():
             place.made, place.times_made, place.is_before_known = None, 0, False
-            if place.hook is None and place.site >= 0:
+            if place.hooks is None and place.site >= 0:
                 self._hook(place)
 
     def _hook(self, place: _Place) -> None:
@@ -92,8 +95,15 @@ class OwnedCapture:
         if parameter is None or is_lazy(parameter):
             self.waiting.append(place)
         elif parameter.requires_grad and has_values(parameter):
+            hook: Any = partial(self._on_grad, place)
             place.is_first_hook = parameter._backward_hooks is None
-            place.hook = parameter.register_hook(partial(self._on_grad, place))
+            if place.is_first_hook and type(parameter) is nn.Parameter and parameter.is_leaf:
+                # What register_hook does, but for a handle that would be made anew at each step.
+                place.key, place.hooks = self, OrderedDict({self: hook})
+                parameter._backward_hooks = place.hooks
+            else:
+                handle = parameter.register_hook(hook)
+                place.key, place.hooks = handle.id, handle.hooks_dict_ref()
 
     def hook_late(self) -> None:
         """A module has run: parameters that did not exist before may do so now."""
@@ -105,7 +115,17 @@ class OwnedCapture:
         """Leave nothing on the parameters: the next step is not recorded."""
         self._stepping.clear()
         for place in self._places.values():
-            _unhook(place)
+            self._unhook(place)
+
+    def _unhook(self, place: _Place | None) -> None:
+        if place is None or place.hooks is None:
+            return
+        hooks, place.hooks = place.hooks, None
+        hooks.pop(place.key, None)
+        parameter = place.owned.tensor() if place.is_first_hook and not hooks else None
+        if parameter is not None and parameter._backward_hooks is hooks:
+            # As it was: autograd would look at each gradient whether there is a hook to call.
+            parameter._backward_hooks = None
 
     # -- which tensor is which site
 
@@ -116,11 +136,11 @@ class OwnedCapture:
         for tensor_class, owned in self._owned():
             place = known.pop(owned.identity, None)
             if place is None or place.owned != owned:
-                _unhook(place)
+                self._unhook(place)
                 place = _Place(owned, self._site_of(tensor_class, owned))
             self._places[owned.identity] = place
         for place in known.values():
-            _unhook(place)
+            self._unhook(place)
         self._generation = self._names.generation
         self._held.clear()
         self._by_optimizer.clear()
@@ -256,16 +276,3 @@ def _applied(trained: list[tuple[_Place, torch.Tensor]]) -> list[Item]:
         for place, grad in seen
         if place.made is None or place.made != next(states)
     ]
-
-
-def _unhook(place: _Place | None) -> None:
-    if place is None or place.hook is None:
-        return
-    hooks, parameter = place.hook.hooks_dict_ref(), place.owned.tensor()
-    place.hook.remove()
-    place.hook = None
-    if hooks or parameter is None or not place.is_first_hook:
-        return
-    if parameter._backward_hooks is hooks:
-        # As it was before: autograd would look at each gradient whether there is a hook to call.
-        parameter._backward_hooks = None
