@@ -105,13 +105,15 @@ def long_runs(root: Path, *, is_trained: bool) -> bool:
     left, compacted = root / how / "as it was left", root / how / "compacted"
     print(f"A {how} run of {STEPS} steps and about {SITES} sites:", flush=True)
     if not left.exists():
+        unfinished = left.with_name("unfinished")
         write = record_trained_run if is_trained else write_made_run
-        write(left.with_name("unfinished")).rename(left)
+        write(unfinished).rename(left)
+        shutil.rmtree(unfinished)
     if not compacted.exists():
-        half = left.with_name("half")
-        shutil.copytree(left, half)
-        compact(half)
-        half.rename(compacted)
+        unfinished = left.with_name("unfinished")
+        shutil.copytree(left, unfinished)
+        compact(unfinished)
+        unfinished.rename(compacted)
     return all([long_run(left, "as it was left,"), long_run(compacted, "compacted,")])
 
 

@@ -19,6 +19,7 @@ from typing import Final
 from backlight.diagnosis.cause import SURE
 from backlight.diagnosis.engine import all_rules, examine
 from backlight.diagnosis.facts import facts_of
+from backlight.store.arrow_alone import without_pandas
 from backlight.store.sparse import SparseStats
 
 SHARE: Final = 0.005
@@ -31,6 +32,7 @@ _LEAST_GAP_SECS: Final = 1.0
 def main() -> None:
     """Watch the run that is named on the command line, until the input is closed."""
     _step_back()
+    without_pandas()
     stats, told = SparseStats(Path(sys.argv[1])), set[str]()
     gap_secs = _LEAST_GAP_SECS
     while not select.select([sys.stdin], [], [], gap_secs)[0]:
