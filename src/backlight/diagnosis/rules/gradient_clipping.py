@@ -90,7 +90,8 @@ def _is_scale(left: Real) -> bool:
     logs = logs[:, np.isfinite(logs).all(axis=0)]
     if not logs.size or np.median(np.ptp(logs, axis=0)) > 0.1:
         return False
-    return bool(np.mean(np.abs(np.diff(np.median(logs, axis=0))) > 0.01) < 0.2)
+    changes = np.abs(np.diff(np.median(logs, axis=0))) > 0.01
+    return not len(changes) or bool(changes.mean() < 0.2)
 
 
 def _ratio(facts: Facts, call: FunctionalCall) -> float | None:
