@@ -1,8 +1,7 @@
 """What diagnosis costs: of a long run, and beside training.
 
-A run of 10,000 steps and 500 sites is written as a recorder writes it, and diagnosed by the
-command, as it was left and once more compacted. Then a loop trains in turns, with and without
-`run.on_finding`.
+A run of 10,000 steps and 500 sites is written as a recorder writes it, or trained, and diagnosed
+by the command, as it was left and compacted. Then a loop trains with and without `run.on_finding`.
 """
 
 from __future__ import annotations
@@ -11,20 +10,20 @@ import argparse
 import os
 import random
 import resource
+import shutil
 import subprocess
 import sys
 import tempfile
 import time
-from dataclasses import asdict
 from pathlib import Path
 from statistics import median
 from typing import NamedTuple
 
 import numpy as np
+from long_runs import SITES, STEPS, record_trained_run, write_made_run
 
-STEPS, SITES = 10_000, 500
 LONGEST_SECS, LARGEST_SHARE = 5.0, 0.01
-_TURN_STEPS = 5
+_BLOCK_STEPS = 20
 
 
 class Cost(NamedTuple):
@@ -45,33 +44,6 @@ class Cost(NamedTuple):
 
 
 # -- a long run
-
-
-def write_long_run(root: Path) -> Path:
-    """A finished run in streams, a batch for each step, as a trainer leaves it."""
-    from store_data import made_site, rows
-
-    from backlight.schema import FORMAT_VERSION, RunInfo
-    from backlight.store.writer import RunWriter, create_run_folder
-
-    path = create_run_folder(root, "bench", "long")
-    writer = RunWriter(path)
-    now = time.time()
-    info = RunInfo(FORMAT_VERSION, "bench", "bench", "long", now, "bench", os.getpid(), 0.0)
-    writer.write_info(info)
-    writer.append_rows("sites", [asdict(made_site(number)) for number in range(SITES)])
-    sites = np.arange(SITES)
-    for step in range(STEPS):
-        table = rows(sites, np.full(SITES, step), with_sketches=True)
-        writer.append("stats", table.combine_chunks().to_batches()[0])
-        told = {"kind": "train", "recorded": True, "reason": "every step", "iterations": 1}
-        times = {"started_at": now + step, "duration_secs": 0.1, "recording_secs": 0.01}
-        loss = {"batch_size": 32, "graph": "", "loss": 4 / (1 + step / 100), "learning_rate": 1e-3}
-        writer.append_rows("steps", [{"step": step, **told, **times, **loss}])
-    writer.close()
-    info.ended, info.ended_at = "finished", now + STEPS
-    writer.write_info(info)
-    return path
 
 
 def diagnosed(path: Path, times: int = 3) -> Cost:
@@ -99,67 +71,135 @@ def forget(path: Path) -> None:
             os.close(descriptor)
 
 
-def long_run(root: Path) -> bool:
-    """Print how long a long run takes; whether that is short enough."""
+def drop_caches(path: Path) -> str:
+    """Have the system forget all that it read, or at least the run's files; say which."""
+    os.sync()
+    try:
+        Path("/proc/sys/vm/drop_caches").write_text("3")
+    except OSError:
+        forget(path)
+        return "the run's files"
+    return "everything"
+
+
+def long_run(path: Path, state: str) -> bool:
+    """Print how long the diagnosis of a long run takes; whether that is short enough."""
+    warm = diagnosed(path)
+    colds = []
+    for _ in range(2):
+        forgotten = drop_caches(path)
+        colds.append(diagnosed(path, times=1).secs)
+    print(
+        f"  {state:24} {warm.secs:5.2f} s, of which {warm.cpu_secs:.2f} s of processor time; "
+        f"{min(colds):.2f} to {max(colds):.2f} s from a cold disk ({forgotten} forgotten)",
+        flush=True,
+    )
+    return max(warm.secs, *colds) < LONGEST_SECS
+
+
+def long_runs(root: Path, *, is_trained: bool) -> bool:
+    """Diagnose a long run as it was left, and compacted; those that are there are used again."""
     from backlight.store.compact import compact
 
-    print(f"A run of {STEPS} steps and {SITES} sites is written.", flush=True)
-    path, is_fast = write_long_run(root), True
-    for state in ("as it was left", "compacted"):
-        if state == "compacted":
-            compact(path)
-        forget(path)
-        cold, warm = diagnosed(path, times=1), diagnosed(path)
-        is_fast &= warm.secs < LONGEST_SECS
-        print(
-            f"  {state:15} {warm.secs:5.2f} s, of which {warm.cpu_secs:.2f} s of processor time; "
-            f"{cold.secs:.2f} s from a cold disk"
-        )
-    return is_fast
+    how = "trained" if is_trained else "made"
+    left, compacted = root / how / "as it was left", root / how / "compacted"
+    print(f"A {how} run of {STEPS} steps and about {SITES} sites:", flush=True)
+    if not left.exists():
+        unfinished = left.with_name("unfinished")
+        write = record_trained_run if is_trained else write_made_run
+        write(unfinished).rename(left)
+        shutil.rmtree(unfinished)
+    if not compacted.exists():
+        unfinished = left.with_name("unfinished")
+        shutil.copytree(left, unfinished)
+        compact(unfinished)
+        unfinished.rename(compacted)
+    return all([long_run(left, "as it was left,"), long_run(compacted, "compacted,")])
 
 
 # -- beside training
 
 
+class Block(NamedTuple):
+    """The processor time that some steps took, and that of the process beside them meanwhile."""
+
+    secs: float
+    beside_secs: float
+
+
 def beside_training(root: Path, secs: float) -> bool:
     """Print what `run.on_finding` costs; whether that is little enough.
 
-    One loop trains in turns of a few steps, and its run listens in every other turn: two loops
-    would differ by the memory that they happened to get. What else the machine does hits both.
+    One loop trains in blocks of steps, of which equally many are recorded: two loops would differ
+    by the memory that they happened to get, and blocks by what is recorded in them. Three blocks
+    belong together, in an order by chance: in one the run listens for findings, in two it is deaf,
+    and what these two differ by is what the measurement is worth. The process beside it goes on
+    meanwhile; what it takes away, of caches and memory, shows in the blocks in which it was busy.
     """
     import torch
     from loops import LOOPS
 
     import backlight
 
-    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    torch.set_num_threads(1)  # the time that threads wait for each other is nobody's
     loop, chance = LOOPS["MLP"](), random.Random(0)
-    costs: dict[bool, list[float]] = {False: [], True: []}
+    blocks: dict[str, list[Block]] = {"listening": [], "deaf": [], "deaf too": []}
     children, started = Cost.now(resource.RUSAGE_CHILDREN), Cost.now()
-    with backlight.watch(loop.model, loop.optimizer, root=root, project="beside") as run:
+    with backlight.watch(
+        loop.model, loop.optimizer, root=root, project="beside", every=_BLOCK_STEPS // 2
+    ) as run:
         run.on_finding(lambda _: None)
-        watches, deaf = run._watches, []
+        watches = run._watches
+        process = watches[0]._process
         while time.perf_counter() - started.secs < secs:
-            # By chance: a regular order could go along with that of the recorded steps.
-            listens = chance.random() < 0.5
-            run._watches = watches if listens else deaf
-            before = time.process_time()
-            for _ in range(_TURN_STEPS):
-                loop.step()
-            costs[listens].append((time.process_time() - before) / _TURN_STEPS)
+            for kind in chance.sample(list(blocks), len(blocks)):
+                run._watches = watches if kind == "listening" else []
+                before, busy = time.process_time(), _used_secs(process.pid)
+                for _ in range(_BLOCK_STEPS):
+                    loop.step()
+                took = time.process_time() - before
+                blocks[kind].append(Block(took, _used_secs(process.pid) - busy))
         run._watches = watches
         took = Cost.now().since(started).secs
     beside = Cost.now(resource.RUSAGE_CHILDREN).since(children).cpu_secs
-    own = median(costs[True]) / median(costs[False]) - 1
-    share = beside / took / (os.cpu_count() or 1)
+    return _report(blocks, beside, took)
+
+
+def _report(blocks: dict[str, list[Block]], beside_secs: float, secs: float) -> bool:
+    own, low, high = _compared(blocks["listening"], blocks["deaf"])
+    same, same_low, same_high = _compared(blocks["deaf too"], blocks["deaf"])
+    every = [block for kind in blocks.values() for block in kind]
+    quiet = median(block.secs for block in every if not block.beside_secs)
+    busy = [block for block in every if block.beside_secs]
+    taken = sum(block.secs - quiet for block in busy) / sum(block.secs for block in every)
+    share = beside_secs / secs / (os.cpu_count() or 1)
     print(
-        f"run.on_finding, {len(costs[True]) * _TURN_STEPS} steps with it and about as many "
-        f"without, in turns, {1e3 * median(costs[False]):.2f} ms a step:\n"
-        f"  the trainer's own processor time {own:+.2%}\n"
-        f"  the process beside it used {beside:.2f} s in {took:.0f} s, its start included: "
+        f"run.on_finding, processor time, {len(every)} blocks of {_BLOCK_STEPS} steps, "
+        f"{1e3 * quiet / _BLOCK_STEPS:.2f} ms a step:\n"
+        f"  the trainer that listens, against itself deaf: {own:+.2%} ({low:+.2%} to {high:+.2%})\n"
+        f"  deaf against deaf, as a control:               {same:+.2%} "
+        f"({same_low:+.2%} to {same_high:+.2%})\n"
+        f"  {len(busy)} blocks in which the process beside it was busy took more: "
+        f"{taken:+.2%} of the whole\n"
+        f"  that process used {beside_secs:.2f} s in {secs:.0f} s, its start included: "
         f"{share:.2%} of the machine"
     )
     return own + share < LARGEST_SHARE
+
+
+def _compared(blocks: list[Block], others: list[Block]) -> tuple[float, float, float]:
+    """The median of how much longer blocks took than their neighbours, and where it surely is."""
+    ratios = np.array([one.secs / other.secs for one, other in zip(blocks, others, strict=True)])
+    drawn = np.random.default_rng(0).choice(ratios, (1000, len(ratios)))
+    low, high = np.quantile(np.median(drawn, axis=1), [0.025, 0.975])
+    return float(np.median(ratios)) - 1, float(low) - 1, float(high) - 1
+
+
+def _used_secs(process: int) -> float:
+    """The processor time that a process has used, in the ticks of Linux."""
+    used = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+    return (int(used[11]) + int(used[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def main() -> None:
@@ -167,9 +207,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--secs", type=float, default=180.0, help="how long to train")
     parser.add_argument("--only", choices=["long", "beside"])
+    parser.add_argument(
+        "--trained", action="store_true", help="diagnose a run that was trained, in 6 minutes"
+    )
+    parser.add_argument("--keep", type=Path, help="a folder to keep the long runs in")
     asked = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="backlight-bench-") as root:
-        is_fast = asked.only == "beside" or long_run(Path(root))
+        kept = asked.keep or Path(root)
+        is_fast = asked.only == "beside" or long_runs(kept, is_trained=asked.trained)
         is_light = asked.only == "long" or beside_training(Path(root), asked.secs)
     if not is_fast or not is_light:
         sys.exit("Diagnosis costs more than it may.")

@@ -89,6 +89,11 @@ def of_model(
     return Loop({"": model}, [optimizer], step)
 
 
+def mixing(model: nn.Module, optimizer: torch.optim.Optimizer) -> Loop:
+    """A model that learns to mix six numbers."""
+    return whole(lambda: test_world.mixing(model, optimizer))()
+
+
 def gan() -> Loop:
     generator = nn.Sequential(nn.Linear(2, 6), nn.ReLU(), nn.Linear(6, 3))
     critic = nn.Sequential(nn.Linear(3, 6), nn.LeakyReLU(0.2), nn.Linear(6, 1))
@@ -115,8 +120,9 @@ def scaled_amp() -> Loop:
 
     def step(_: int) -> None:
         optimizer.zero_grad()
+        x = torch.randn(8, 6)
         with torch.autocast("cpu", dtype=torch.bfloat16):
-            loss = functional.cross_entropy(model(torch.randn(8, 6)), torch.randint(0, 4, (8,)))
+            loss = functional.cross_entropy(model(x), models.wanted(x, 4).argmax(1))
         scaler.scale(loss).backward()
         scaler.unscale_(optimizer)
         clip_grad_norm_(model.parameters(), 0.5)
@@ -132,8 +138,9 @@ def _accumulating(model: nn.Module) -> Loop:
     def step(_: int) -> None:
         optimizer.zero_grad()
         for _ in range(3):
-            (model(torch.randn(4, 6)).square().mean() / 3).backward()
-        clip_grad_norm_(model.parameters(), 0.1)
+            x = torch.randn(4, 6)
+            (models.error(model(x), x) / 3).backward()
+        clip_grad_norm_(model.parameters(), 0.5)
         optimizer.step()
 
     return Loop({"": model}, [optimizer], step)
@@ -146,11 +153,7 @@ def accumulation_with_clipping() -> Loop:
 def weight_norm() -> Loop:
     first = parametrizations.weight_norm(nn.Linear(6, 8))
     model = nn.Sequential(first, nn.Tanh(), parametrizations.weight_norm(nn.Linear(8, 1)))
-    return of_model(
-        model,
-        lambda: model(torch.randn(4, 6)).square().mean(),
-        torch.optim.SGD(model.parameters(), lr=0.1),
-    )
+    return mixing(model, torch.optim.SGD(model.parameters(), lr=0.1))
 
 
 def weight_norm_with_accumulation() -> Loop:
@@ -189,15 +192,13 @@ def several_inputs_and_keywords() -> Loop:
     model.words.mode = "sum"
 
     def loss() -> torch.Tensor:
-        out, parts = model(
-            torch.randn(3, 1, 6, 6),
-            words=torch.randint(0, 11, (3, 2)),
-            weights=torch.rand(3, 2),
-            extras=([torch.randn(3, 5)],),
-        )
-        return out.square().mean() + parts["left"].abs().mean()
+        image, extra = torch.randn(8, 1, 6, 6), torch.randn(8, 5)
+        words, weights = torch.randint(0, 11, (8, 2)), torch.rand(8, 2)
+        out, parts = model(image, words=words, weights=weights, extras=([extra],))
+        told = models.wanted((weights * (words - 5)).sum(1, keepdim=True), 5) / 2
+        return functional.mse_loss(out, extra + told) + 0.01 * parts["left"].abs().mean()
 
-    return of_model(model, loss, torch.optim.Adamax(model.parameters(), lr=1e-2))
+    return of_model(model, loss, torch.optim.Adamax(model.parameters(), lr=3e-2))
 
 
 class Siamese(nn.Module):
@@ -219,8 +220,10 @@ def shared_modules() -> Loop:
     model = Siamese()
 
     def loss() -> torch.Tensor:
-        distance, same, one = model(torch.randn(5, 4), torch.randn(5, 4))
-        return (distance * same).sum() + one.mean()
+        left, right = torch.randn(5, 4), torch.randn(5, 4)
+        distance, same, one = model(left, right)
+        apart = models.wanted(left - right, 3).relu()
+        return functional.mse_loss((distance + same) / 2, apart) + 0.01 * one.square().mean()
 
     return of_model(model, loss, torch.optim.NAdam(model.parameters(), lr=1e-2))
 
@@ -229,38 +232,43 @@ def one_dimensional_convolutions() -> Loop:
     model = nn.Sequential(
         nn.Conv1d(2, 6, 3), nn.BatchNorm1d(6), nn.ReLU(), nn.MaxPool1d(2), nn.Conv1d(6, 3, 2)
     )
-    return of_model(
-        model,
-        lambda: model(torch.randn(4, 2, 11)).square().mean(),
-        torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9),
-    )
+
+    def loss() -> torch.Tensor:
+        labels = torch.randint(0, 2, (8,))
+        return functional.cross_entropy(model(models.marked_images(labels, 2, 11)).mean(2), labels)
+
+    return of_model(model, loss, torch.optim.SGD(model.parameters(), lr=0.02, momentum=0.9))
 
 
 def bfloat16_parameters() -> Loop:
     model = nn.Sequential(nn.Linear(6, 16), nn.SiLU(), nn.Linear(16, 2)).to(torch.bfloat16)
-    return of_model(
-        model,
-        lambda: model(torch.randn(4, 6, dtype=torch.bfloat16)).square().mean(),
-        torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9),
-    )
+
+    def loss() -> torch.Tensor:
+        x = torch.randn(4, 6, dtype=torch.bfloat16)
+        return models.error(model(x), x)
+
+    return of_model(model, loss, torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9))
 
 
 def float64_parameters() -> Loop:
     model = nn.Sequential(nn.Linear(6, 16), nn.ELU(), nn.Linear(16, 2)).double()
-    return of_model(
-        model,
-        lambda: model(torch.randn(4, 6, dtype=torch.float64)).abs().mean(),
-        torch.optim.ASGD(model.parameters(), lr=0.1),
-    )
+
+    def loss() -> torch.Tensor:
+        x = torch.randn(4, 6, dtype=torch.float64)
+        return (model(x) - models.wanted(x, 2)).abs().mean()
+
+    return of_model(model, loss, torch.optim.ASGD(model.parameters(), lr=0.1))
 
 
 def sparse_gradients() -> Loop:
     model = nn.Sequential(nn.Embedding(13, 4, sparse=True), nn.Flatten(), nn.Identity())
-    return of_model(
-        model,
-        lambda: model(torch.randint(0, 13, (5, 2))).square().mean(),
-        torch.optim.SparseAdam(model.parameters(), lr=1e-2),
-    )
+    places = models.wanted(torch.eye(13), 4)
+
+    def loss() -> torch.Tensor:
+        words = torch.randint(0, 13, (5, 2))
+        return functional.mse_loss(model(words), places[words].flatten(1))
+
+    return of_model(model, loss, torch.optim.SparseAdam(model.parameters(), lr=3e-2))
 
 
 class Spectrum(nn.Module):
@@ -277,11 +285,7 @@ class Spectrum(nn.Module):
 
 def complex_numbers() -> Loop:
     model = Spectrum()
-    return of_model(
-        model,
-        lambda: model(torch.randn(4, 6)).square().mean(),
-        torch.optim.Adam(model.parameters(), lr=1e-2),
-    )
+    return mixing(model, torch.optim.Adam(model.parameters(), lr=1e-2))
 
 
 class FeatureExtractor(nn.Module):
@@ -301,11 +305,7 @@ class FeatureExtractor(nn.Module):
 
 def frozen_without_gradients() -> Loop:
     model = FeatureExtractor()
-    return of_model(
-        model,
-        lambda: model(torch.randn(4, 6)).square().mean(),
-        torch.optim.AdamW(model.head.parameters(), lr=1e-2),
-    )
+    return mixing(model, torch.optim.AdamW(model.head.parameters(), lr=1e-2))
 
 
 class Unrolled(nn.Module):
@@ -331,11 +331,12 @@ class Unrolled(nn.Module):
 
 def recurrence_that_stops() -> Loop:
     model = Unrolled()
-    return of_model(
-        model,
-        lambda: model(torch.randn(4, 6, 3)),
-        torch.optim.RAdam(model.parameters(), lr=1e-2),
-    )
+
+    def loss() -> torch.Tensor:
+        x = torch.randn(4, 6, 3) + torch.randn(())
+        return (model(x) - x.mean()).square()
+
+    return of_model(model, loss, torch.optim.RAdam(model.parameters(), lr=1e-2))
 
 
 def overflow() -> Loop:
@@ -356,13 +357,13 @@ def overflow() -> Loop:
 def clipping_behind_the_back() -> Loop:
     """As in PyTorch's own tutorial on reinforcement learning; it is not counted as a change."""
     model = nn.Sequential(nn.Linear(100, 10), nn.ReLU(), nn.Linear(10, 1))
-    optimizer = torch.optim.RMSprop(model.parameters(), lr=1e-2)
+    optimizer = torch.optim.RMSprop(model.parameters(), lr=3e-3)
 
     def step(_: int) -> None:
         optimizer.zero_grad()
-        x = torch.rand(4, 100) / 100
-        x[:, 30] = 50.0
-        model(x).sum().backward()
+        x = torch.randn(4, 100) / 10
+        x[:, 30] *= 50.0
+        functional.mse_loss(model(x), x[:, 30:31] + x[:, :1]).backward()
         for parameter in model.parameters():
             parameter.grad.data.clamp_(-1, 1)
         optimizer.step()
@@ -385,11 +386,7 @@ class Codebook(nn.Module):
 
 def buffer_changed_behind_the_back() -> Loop:
     model = Codebook()
-    return of_model(
-        model,
-        lambda: model(torch.randn(4, 6)).square().mean(),
-        torch.optim.SGD(model.parameters(), lr=0.1),
-    )
+    return mixing(model, torch.optim.SGD(model.parameters(), lr=0.1))
 
 
 class Clamped(nn.Module):
@@ -401,20 +398,16 @@ class Clamped(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         hidden = self.first(x)
-        hidden.data.clamp_(-0.1, 0.1)
+        hidden.data.clamp_(-1.0, 1.0)
         with torch.no_grad():
             noted = self.same(hidden * 2)
-        noted.numpy()[0] = 7.0
+        noted.numpy()[0] = 0.5
         return self.last(hidden + self.same(noted))
 
 
 def activations_changed_behind_the_back() -> Loop:
     model = Clamped()
-    return of_model(
-        model,
-        lambda: model(torch.randn(4, 6)).square().mean(),
-        torch.optim.SGD(model.parameters(), lr=0.1),
-    )
+    return mixing(model, torch.optim.SGD(model.parameters(), lr=0.03))
 
 
 def batches_in_one_buffer() -> Loop:
@@ -427,7 +420,7 @@ def batches_in_one_buffer() -> Loop:
         optimizer.zero_grad()
         for _ in range(3):
             batch.numpy()[:] = torch.randn(4, 6).numpy()
-            model(batch).square().mean().backward()
+            (models.error(model(batch), batch) / 3).backward()
         optimizer.step()
 
     return Loop({"": model}, [optimizer], step)
@@ -448,11 +441,12 @@ class Masked(nn.Module):
 
 def keyword_changed_in_place() -> Loop:
     model = Masked()
-    return of_model(
-        model,
-        lambda: model(torch.randn(4, 6), mask=torch.ones(6)).square().mean(),
-        torch.optim.SGD(model.parameters(), lr=0.1),
-    )
+
+    def loss() -> torch.Tensor:
+        x = torch.randn(4, 6)
+        return models.error(model(x, mask=torch.ones(6)), x)
+
+    return of_model(model, loss, torch.optim.SGD(model.parameters(), lr=0.1))
 
 
 PLAIN: list[Make] = [whole(make) for make in [*models.ALL, *test_world.REAL, *test_world.LOOPS]]

@@ -31,13 +31,39 @@ def train(problem: Problem, steps: int, after_step: Callable[[torch.Tensor], Non
             after_step(loss)
 
 
+def wanted(x: torch.Tensor, width: int) -> torch.Tensor:
+    """What is to be learned: of each sample, fixed mixtures of its numbers, of about their size."""
+    samples = x.flatten(1)
+    rows, columns = torch.arange(samples.shape[1]), torch.arange(1, width + 1)
+    mixtures = torch.cos(1.0 + torch.outer(rows, columns)) * (2 / len(rows)) ** 0.5
+    return samples @ mixtures.to(x.dtype)
+
+
+def error(out: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+    """How far outputs are from what is to be learned."""
+    return functional.mse_loss(out, wanted(x, out.shape[1]))
+
+
+def counted(tokens: int, shape: tuple[int, int]) -> torch.Tensor:
+    """Sequences that count up by three from somewhere, and begin anew."""
+    return (torch.randint(0, tokens, (shape[0], 1)) + 3 * torch.arange(shape[1])) % tokens
+
+
+def marked_images(labels: torch.Tensor, *shape: int) -> torch.Tensor:
+    """Noise, in which the channel that the label says is brighter."""
+    images = torch.randn(len(labels), *shape)
+    images[torch.arange(len(labels)), labels] += 1.0
+    return images
+
+
 def mlp() -> Problem:
     model = nn.Sequential(nn.Linear(12, 32), nn.ReLU(), nn.Dropout(0.3), nn.Linear(32, 4))
-    return Problem(
-        model,
-        torch.optim.Adam(model.parameters(), lr=1e-2),
-        lambda _: functional.cross_entropy(model(torch.randn(16, 12)), torch.randint(0, 4, (16,))),
-    )
+
+    def loss(_: int) -> torch.Tensor:
+        x = torch.randn(16, 12)
+        return functional.cross_entropy(model(x), wanted(x, 4).argmax(1))
+
+    return Problem(model, torch.optim.Adam(model.parameters(), lr=1e-2), loss)
 
 
 class InPlaceBlock(nn.Module):
@@ -67,13 +93,13 @@ def in_place_resnet() -> Problem:
         nn.Flatten(),
         nn.Linear(8, 3),
     )
-    return Problem(
-        model,
-        torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, nesterov=True),
-        lambda _: functional.cross_entropy(
-            model(torch.randn(4, 3, 10, 10)), torch.randint(0, 3, (4,))
-        ),
-    )
+
+    def loss(_: int) -> torch.Tensor:
+        labels = torch.randint(0, 3, (8,))
+        return functional.cross_entropy(model(marked_images(labels, 3, 10, 10)), labels)
+
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.02, momentum=0.9, nesterov=True)
+    return Problem(model, optimizer, loss)
 
 
 class SequenceTagger(nn.Module):
@@ -92,8 +118,10 @@ def lstm() -> Problem:
     model = SequenceTagger()
 
     def loss(_: int) -> torch.Tensor:
-        tokens = torch.randint(0, 20, (3, 7))
-        return functional.cross_entropy(model(tokens).flatten(0, 1), tokens.flatten())
+        tokens = counted(20, (6, 8))
+        return functional.cross_entropy(
+            model(tokens[:, :-1]).flatten(0, 1), tokens[:, 1:].flatten()
+        )
 
     return Problem(model, torch.optim.RMSprop(model.parameters(), lr=1e-2), loss)
 
@@ -101,24 +129,29 @@ def lstm() -> Problem:
 class Transformer(nn.Module):
     def __init__(self) -> None:
         super().__init__()
-        self.embed = nn.Embedding(30, 16)
+        self.embed, self.places = nn.Embedding(30, 16), nn.Embedding(9, 16)
         layer = nn.TransformerEncoderLayer(16, 2, 32, dropout=0.1, batch_first=True)
         self.encoder = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
         self.head = nn.Linear(16, 30, bias=False)
         self.head.weight = self.embed.weight
+        mask = nn.Transformer.generate_square_subsequent_mask(9)
+        self.register_buffer("mask", mask, persistent=False)
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
-        return self.head(self.encoder(self.embed(tokens)))
+        x = self.embed(tokens) + self.places(torch.arange(tokens.shape[1]))
+        return self.head(self.encoder(x, mask=self.mask, is_causal=True))
 
 
 def tied_transformer() -> Problem:
     model = Transformer()
 
     def loss(_: int) -> torch.Tensor:
-        tokens = torch.randint(0, 30, (2, 9))
-        return functional.cross_entropy(model(tokens).flatten(0, 1), tokens.flatten())
+        tokens = counted(30, (4, 10))
+        return functional.cross_entropy(
+            model(tokens[:, :-1]).flatten(0, 1), tokens[:, 1:].flatten()
+        )
 
-    return Problem(model, torch.optim.AdamW(model.parameters(), lr=1e-2), loss)
+    return Problem(model, torch.optim.AdamW(model.parameters(), lr=3e-3), loss)
 
 
 class Pair(NamedTuple):
@@ -158,9 +191,10 @@ def changing() -> Problem:
     model = Changing()
 
     def loss(step: int) -> torch.Tensor:
-        return model(torch.randn(5, 6), 1 + step % 4)["out"].square().mean()
+        x = torch.randn(5, 6)
+        return functional.mse_loss(model(x, 1 + step % 4)["out"], wanted(x, 6).relu())
 
-    return Problem(model, torch.optim.Adagrad(model.parameters(), lr=1e-2), loss)
+    return Problem(model, torch.optim.Adagrad(model.parameters(), lr=0.03), loss)
 
 
 class Checkpointed(nn.Module):
@@ -172,17 +206,18 @@ class Checkpointed(nn.Module):
         self.use_reentrant = use_reentrant
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        x = checkpoint(self.inner, self.first(x), use_reentrant=self.use_reentrant)
-        return self.last(x)
+        hidden = torch.tanh(self.first(x))
+        return self.last(checkpoint(self.inner, hidden, use_reentrant=self.use_reentrant))
 
 
 def _checkpointed(use_reentrant: bool) -> Problem:
     model = Checkpointed(use_reentrant)
-    return Problem(
-        model,
-        torch.optim.SGD(model.parameters(), lr=1e-2),
-        lambda _: model(torch.randn(5, 6)).square().mean(),
-    )
+
+    def loss(_: int) -> torch.Tensor:
+        x = torch.randn(5, 6)
+        return error(model(x), x)
+
+    return Problem(model, torch.optim.SGD(model.parameters(), lr=0.1), loss)
 
 
 def checkpointed() -> Problem:

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import models
 import test_world
 import torch
 from loops import Loop, Make, of_model
@@ -20,11 +21,17 @@ def _layers() -> nn.Sequential:
 
 
 def _sgd(model: nn.Module) -> torch.optim.Optimizer:
-    return torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    return torch.optim.SGD(model.parameters(), lr=0.02, momentum=0.9)
 
 
 def _batch() -> torch.Tensor:
     return torch.randn(5, 4)
+
+
+def _mixed(model: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
+    """How far a model is from mixing four numbers as it should."""
+    x = _batch()
+    return models.error(model(x), x)
 
 
 def generates_inside_a_step() -> Loop:
@@ -44,7 +51,7 @@ def generates_inside_a_step() -> Loop:
 
 def data_parallel() -> Loop:
     model = nn.DataParallel(_layers())
-    return of_model(model, lambda: model(_batch()).square().mean(), _sgd(model))
+    return of_model(model, lambda: _mixed(model), _sgd(model))
 
 
 def calls_from_threads() -> Loop:
@@ -54,7 +61,7 @@ def calls_from_threads() -> Loop:
         inputs, outputs = [_batch() for _ in range(3)], [torch.zeros(()) for _ in range(3)]
 
         def run(place: int) -> None:
-            outputs[place] = model(inputs[place]).square().mean()
+            outputs[place] = models.error(model(inputs[place]), inputs[place])
 
         threads = [threading.Thread(target=run, args=(place,)) for place in range(2)]
         for thread in threads:
@@ -62,7 +69,7 @@ def calls_from_threads() -> Loop:
         run(2)
         for thread in threads:
             thread.join()
-        return torch.stack(outputs).sum()
+        return torch.stack(outputs).mean()
 
     return of_model(model, loss, _sgd(model))
 
@@ -71,13 +78,14 @@ def nested_autocast() -> Loop:
     model = _layers()
 
     def loss() -> torch.Tensor:
+        x = _batch()
         with torch.autocast("cpu", dtype=torch.bfloat16, cache_enabled=False):
-            hidden = model[0](_batch())
+            hidden = model[0](x)
             with torch.autocast("cpu", enabled=False):
                 hidden = model[1](hidden.float())
             with torch.autocast("cpu", dtype=torch.float16, cache_enabled=False):
                 out = model[2](hidden)
-            return out.float().square().mean() + model(_batch()).float().mean()
+            return models.error(out.float(), x) + models.error(model(x).float(), x)
 
     return of_model(model, loss, _sgd(model))
 
@@ -87,8 +95,9 @@ def functional_call() -> Loop:
 
     def loss() -> torch.Tensor:
         halved = {name: p / 2 for name, p in model.named_parameters()}
-        out = torch.func.functional_call(model, halved, (_batch(),))
-        return out.square().mean() + model(_batch()).mean()
+        x = _batch()
+        out = torch.func.functional_call(model, halved, (x,))
+        return models.error(4 * out, x) / 10 + models.error(model(x), x)
 
     return of_model(model, loss, _sgd(model))
 
@@ -100,11 +109,11 @@ def gradients_of_single_samples() -> Loop:
         parameters = {name: p.detach() for name, p in model.named_parameters()}
 
         def of_one(values: dict[str, torch.Tensor], x: torch.Tensor) -> torch.Tensor:
-            return torch.func.functional_call(model, values, (x,)).square().sum()
+            return torch.func.functional_call(model, values, (x,)).square().mean()
 
         grads = torch.vmap(torch.func.grad(of_one), (None, 0))(parameters, _batch())
         norm = sum(grad.square().sum() for grad in grads.values())
-        return model(_batch()).square().mean() * norm
+        return _mixed(model) / (1 + norm)
 
     return of_model(model, loss, _sgd(model))
 
@@ -112,14 +121,15 @@ def gradients_of_single_samples() -> Loop:
 def hooks_of_the_user() -> Loop:
     model = _layers()
     model[0].register_forward_pre_hook(lambda _, args: (args[0] + 1,))
-    model[0].register_forward_hook(lambda _, args, out: out * 2)
+    model[0].register_forward_hook(lambda _, args, out: out / 2)
     model[2].register_full_backward_hook(lambda _, given, made: tuple(g * 3 for g in given))
     model[2].weight.register_hook(lambda grad: grad.clamp(-0.1, 0.1))
 
     def loss() -> torch.Tensor:
-        out = model(_batch())
+        x = _batch()
+        out = model(x)
         out.register_hook(lambda grad: grad * 2)
-        return out.square().mean()
+        return models.error(out, x)
 
     return of_model(model, loss, _sgd(model))
 
@@ -141,7 +151,7 @@ class Views(nn.Module):
 
 def changes_views_in_place() -> Loop:
     model = Views()
-    return of_model(model, lambda: model(_batch()).square().mean(), _sgd(model))
+    return of_model(model, lambda: _mixed(model), _sgd(model))
 
 
 def two_backward_passes() -> Loop:
@@ -150,9 +160,10 @@ def two_backward_passes() -> Loop:
 
     def step(_: int) -> None:
         optimizer.zero_grad(set_to_none=False)
-        out = model(_batch())
-        out.square().mean().backward(retain_graph=True)
-        out.abs().mean().backward()
+        x = _batch()
+        out = model(x)
+        models.error(out, x).backward(retain_graph=True)
+        (out - models.wanted(x, 2)).abs().mean().backward()
         optimizer.step()
 
     return Loop({"": model}, [optimizer], step)
@@ -165,7 +176,7 @@ def gradient_penalty() -> Loop:
         x = _batch().requires_grad_()
         out = model(x)
         (slope,) = torch.autograd.grad(out.sum(), x, create_graph=True)
-        return out.square().mean() + (slope.norm(dim=1) - 1).square().mean()
+        return models.error(out, x.detach()) + 0.1 * (slope.norm(dim=1) - 1).square().mean()
 
     return of_model(model, loss, _sgd(model))
 
@@ -179,7 +190,7 @@ def closure() -> Loop:
 
         def evaluate() -> torch.Tensor:
             optimizer.zero_grad()
-            loss = model(x).square().mean()
+            loss = models.error(model(x), x)
             loss.backward()
             return loss
 
@@ -193,7 +204,7 @@ def one_optimizer_for_each_parameter() -> Loop:
     optimizers = [torch.optim.Adam([p], lr=1e-2) for p in model.parameters()]
 
     def step(_: int) -> None:
-        model(_batch()).square().mean().backward()
+        _mixed(model).backward()
         for optimizer in optimizers:
             optimizer.step()
             optimizer.zero_grad()
@@ -211,9 +222,7 @@ def optimizers_inside_the_backward_pass() -> Loop:
 
     for parameter in model.parameters():
         parameter.register_post_accumulate_grad_hook(update)
-    return Loop(
-        {"": model}, list(optimizers.values()), lambda _: model(_batch()).square().mean().backward()
-    )
+    return Loop({"": model}, list(optimizers.values()), lambda _: _mixed(model).backward())
 
 
 def parameters_replaced_midway() -> Loop:
@@ -229,7 +238,7 @@ def parameters_replaced_midway() -> Loop:
         for gone in set(optimizer.state) - set(model.parameters()):
             del optimizer.state[gone]
         optimizer.zero_grad()
-        model(_batch()).square().mean().backward()
+        _mixed(model).backward()
         optimizer.step()
 
     return Loop({"": model}, [optimizer], step)
@@ -240,7 +249,7 @@ def updates_by_hand() -> Loop:
     optimizer = _sgd(model)  # as asked for, and never used
 
     def step(_: int) -> None:
-        loss = model(_batch()).square().mean()
+        loss = _mixed(model)
         grads = torch.autograd.grad(loss, list(model.parameters()))
         with torch.no_grad():
             for parameter, grad in zip(model.parameters(), grads, strict=True):
@@ -255,13 +264,13 @@ def sharpness_aware() -> Loop:
 
     def step(_: int) -> None:
         x, moved = _batch(), {}
-        model(x).square().mean().backward()
+        models.error(model(x), x).backward()
         with torch.no_grad():
             for parameter in model.parameters():
                 moved[parameter] = 0.05 * parameter.grad
                 parameter += moved[parameter]
         optimizer.zero_grad()
-        model(x).square().mean().backward()
+        models.error(model(x), x).backward()
         with torch.no_grad():
             for parameter, move in moved.items():
                 parameter -= move
@@ -289,7 +298,7 @@ class Recursive(nn.Module):
 
 def calls_itself_and_fails_inside() -> Loop:
     model = Recursive()
-    return of_model(model, lambda: model(_batch()).square().mean(), _sgd(model))
+    return of_model(model, lambda: _mixed(model), _sgd(model))
 
 
 class Labelled(torch.Tensor):
@@ -316,7 +325,7 @@ def _inference(out: torch.Tensor) -> torch.Tensor:
 
 
 ODD_TENSORS: dict[str, Callable[[torch.Tensor], object]] = {
-    "iterator that is read once": lambda out: iter([out, out * 2]),
+    "iterator that is read once": lambda out: iter([out / 4, out / 4]),
     "sparse": lambda out: out.to_sparse(),
     "sparse rows": lambda out: out.detach().to_sparse_csr(),
     "jagged": lambda out: torch.nested.nested_tensor([out[:2], out[2:]], layout=torch.jagged),
@@ -348,7 +357,7 @@ ODD_TENSORS: dict[str, Callable[[torch.Tensor], object]] = {
 def hands_on(kind: str) -> Make:
     def odd_tensor() -> Loop:
         model = Through(ODD_TENSORS[kind])
-        return of_model(model, lambda: model(_batch()).square().mean(), _sgd(model))
+        return of_model(model, lambda: _mixed(model), _sgd(model))
 
     odd_tensor.__name__ = kind.replace(" ", "_")
     return odd_tensor
@@ -364,11 +373,13 @@ def packed_sequences() -> Loop:
             return self.lstm(nn.utils.rnn.pack_sequence(sequences, enforce_sorted=False))
 
     model = Packed()
-    return of_model(
-        model,
-        lambda: model([torch.randn(length, 4) for length in (2, 5, 3)])[0].data.square().mean(),
-        _sgd(model),
-    )
+
+    def loss() -> torch.Tensor:
+        sequences = [torch.randn(length, 4) for length in (2, 5, 3)]
+        packed = nn.utils.rnn.pack_sequence(sequences, enforce_sorted=False).data
+        return models.error(model(sequences)[0].data, packed / 2)
+
+    return of_model(model, loss, torch.optim.Adam(model.parameters(), lr=1e-2))
 
 
 def saved_tensors_are_moved() -> Loop:
@@ -381,7 +392,7 @@ def saved_tensors_are_moved() -> Loop:
             torch.autograd.graph.saved_tensors_hooks(lambda t: t * 1, lambda t: t + 0),
             torch.autograd.set_detect_anomaly(True),
         ):
-            model(_batch()).square().mean().backward()
+            _mixed(model).backward()
         optimizer.step()
 
     return Loop({"": model}, [optimizer], step)
@@ -393,7 +404,7 @@ def counts_flops() -> Loop:
 
     def step(_: int) -> None:
         with FlopCounterMode(display=False) as counter:
-            loss = model(_batch()).square().mean()
+            loss = _mixed(model)
             loss.backward()
         for group in optimizer.param_groups:
             group["lr"] = 1e-5 * counter.get_total_flops()
@@ -411,10 +422,12 @@ def averages_and_copies() -> Loop:
     def step(_: int) -> None:
         optimizer.zero_grad()
         teacher = copy.deepcopy(model).eval()
+        x = _batch()
         with torch.inference_mode():
-            target = teacher(torch.ones(5, 4)).clone()
-        target = target.clone() + average(torch.ones(5, 4)).detach()
-        functional.mse_loss(model(_batch()), target).backward()
+            told = teacher(x).clone()
+        told = (told.clone() + average(x).detach()) / 2
+        target = 0.8 * models.wanted(x, 2) + 0.2 * told
+        functional.mse_loss(model(x), target).backward()
         optimizer.step()
         average.update_parameters(model)
 
@@ -424,12 +437,12 @@ def averages_and_copies() -> Loop:
 def scheduler_and_skipped_updates() -> Loop:
     model = _layers()
     optimizer = _sgd(model)
-    scheduler = torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.1, total_steps=10)
+    scheduler = torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.1, total_steps=1000)
     scaler = torch.amp.GradScaler("cpu", init_scale=2.0**10)
 
     def step(number: int) -> None:
         optimizer.zero_grad()
-        loss = model(_batch()).square().mean() * (torch.inf if number == 1 else 1.0)
+        loss = _mixed(model) * (torch.inf if number == 1 else 1.0)
         scaler.scale(loss).backward()
         scaler.step(optimizer)
         scaler.update()

@@ -1,4 +1,8 @@
-"""A clean bill for the models that other tests record, the Hugging Face ones among them."""
+"""A clean bill for the models that other tests record, the Hugging Face ones among them.
+
+All of these loops learn something that can be learned, so whatever is said of them is wrong. Only
+one is made to fail.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +15,10 @@ import torch
 
 import backlight
 from backlight.diagnosis.cause import SURE
+from backlight.diagnosis.engine import Diagnosis
+from backlight.diagnosis.facts import read_facts
+
+STEPS = 150  # from here on, a loss that stays at that of guessing is taken for a fault
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),
@@ -18,43 +26,33 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::UserWarning"),
 ]
 
-RIGHTLY_SAID = {
-    "lstm": {"information_leak"},  # it is asked for the very tokens that it is given
-    "tied_transformer": {"information_leak", "positional_encoding"},  # as it is, and without places
-    "checkpointed": {"missing_nonlinearity"},  # two layers with nothing between them
-    "checkpointed_reentrant": {"missing_nonlinearity"},
-    "overflow": {"nonfinite"},  # on purpose
-    "clipping_behind_the_back": {"data_degenerate", "dead_units"},  # one feature is always 50
-    "batches_in_one_buffer": {"grad_accumulation_scale"},  # three passes, none of them divided
-    "hooks_of_the_user": {"saturation"},  # a hook doubles what goes into the tanh
-}
-"""Faults that these programs do have, though they were not written to show them."""
 
-DIVERGE = {
-    "activations_changed_behind_the_back",
-    "gradients_of_single_samples",
-    "changes_views_in_place",
-    "averages_and_copies",
-}
-"""Losses without a floor, or a learning rate of 0.1 with momentum: they do run away."""
-
-WITHOUT_STEPS = {"scheduler_and_skipped_updates"}  # its schedule ends after ten
-HANDED_ON = {odd_loops.hands_on(kind).__name__ for kind in odd_loops.ODD_TENSORS}
-MADE = [
-    make
-    for make in [*loops.ALL, *odd_loops.ALL]
-    if make.__name__ not in DIVERGE | WITHOUT_STEPS | HANDED_ON
-]
-
-
-@pytest.mark.parametrize("make", MADE, ids=lambda make: make.__name__)
-def test_nothing_is_said_that_is_not_so(make: loops.Make, tmp_path: Path) -> None:
+def trained(make: loops.Make, root: Path, steps: int) -> tuple[Path, Diagnosis]:
+    """Where a loop's run is, and what is said of it."""
     torch.manual_seed(0)
     loop = make()
-    with backlight.watch(loop.watched, loop.optimizers, root=tmp_path, name="r", every=1) as run:
-        for number in range(40):
+    with backlight.watch(loop.watched, loop.optimizers, root=root, name="r", every=1) as run:
+        for number in range(steps):
             loop.step(number)
     found = backlight.diagnose(run.path)
-    told = {each.fault for each in found if each.score >= SURE}
-    assert told <= RIGHTLY_SAID.get(make.__name__, set()), found
     assert not any("failed" in reason for reason in found.skipped.values()), found.skipped
+    return Path(run.path), found
+
+
+HEALTHY = [make for make in [*loops.ALL, *odd_loops.ALL] if make is not loops.overflow]
+
+
+@pytest.mark.parametrize("make", HEALTHY, ids=lambda make: make.__name__)
+def test_nothing_is_said_of_what_is_healthy(make: loops.Make, tmp_path: Path) -> None:
+    path, found = trained(make, tmp_path, STEPS)
+    assert [each for each in found if each.score >= SURE] == []
+    if make not in (loops.gan, odd_loops.updates_by_hand):  # two against each other; no loss seen
+        losses = read_facts(path).loss.finite
+        assert losses[-15:].mean() < 0.9 * losses[:15].mean(), "it was to learn something"
+
+
+def test_the_one_that_overflows_is_told_of(tmp_path: Path) -> None:
+    """Its logarithm gets numbers below 0, in some elements and in all."""
+    _, found = trained(loops.overflow, tmp_path, 10)
+    told = [(each.fault, each.where) for each in found if each.score >= SURE]
+    assert told == [("nonfinite", "1")]

@@ -84,3 +84,38 @@ def test_a_long_run_takes_seconds(root: Path) -> None:
     backlight.diagnose(path)
     # A tenth of 10,000 steps of 500 sites; a busy machine may be slow.
     assert time.perf_counter() - started < 10
+
+
+@pytest.mark.parametrize("is_left_out", [True, False])
+def test_an_update_that_is_left_out_is_no_fault(is_left_out: bool, tmp_path: Path) -> None:
+    """As a scaler of gradients does where they overflow, or a loop that looks at its loss."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(3, 8), nn.ReLU(), nn.Linear(8, 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    with backlight.watch(model, optimizer, root=tmp_path, name="r", every=1) as run:
+        for step in range(40):
+            x = torch.randn(16, 3)
+            loss = (model(x) - x[:, :1]).square().mean() * (torch.inf if step == 5 else 1.0)
+            optimizer.zero_grad()
+            loss.backward()
+            if loss.isfinite() or not is_left_out:
+                optimizer.step()
+    found = backlight.diagnose(run.path)
+    told = {each.fault for each in found if each.score >= SURE}
+    assert told == (set() if is_left_out else {"nonfinite"}), found
+
+
+def test_a_scale_of_gradients_that_changes_is_no_clipping(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(3, 8), nn.ReLU(), nn.Linear(8, 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    with backlight.watch(model, optimizer, root=tmp_path, name="r", every=1) as run:
+        for step in range(40):
+            x, scale = torch.randn(16, 3), 2.0 ** (12 - step // 10)
+            optimizer.zero_grad()
+            ((model(x) - x[:, :1]).square().mean() * scale).backward()
+            for parameter in model.parameters():
+                parameter.grad /= scale
+            optimizer.step()
+    found = backlight.diagnose(run.path)
+    assert [each for each in found if each.score >= SURE] == []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from pathlib import Path
 
@@ -51,3 +52,20 @@ def test_it_stops_training_and_opens_the_black_box(tmp_path: Path) -> None:
     assert all(each["recorded"] for each in last)
     # Opened by the finding, or a spike before it; else the exception that ends the run would.
     assert "black box: exception" not in [each["reason"] for each in last]
+
+
+def test_what_diagnoses_steps_back_behind_everything_else(tmp_path: Path) -> None:
+    model = torch.nn.Linear(2, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with backlight.watch(model, optimizer, root=tmp_path) as run:
+        run.on_finding(lambda _: None)
+        process = run._watches[0]._process
+        assert process is not None
+        until = time.monotonic() + 60
+        while os.getpriority(os.PRIO_PROCESS, process.pid) < 19 and time.monotonic() < until:
+            time.sleep(0.05)
+        assert os.getpriority(os.PRIO_PROCESS, process.pid) == 19
+        group = Path(f"/proc/{process.pid}/autogroup")
+        while group.exists() and "nice 19" not in group.read_text() and time.monotonic() < until:
+            time.sleep(0.05)
+        assert not group.exists() or "nice 19" in group.read_text()

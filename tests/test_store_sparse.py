@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shutil
+import subprocess
+import sys
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -123,3 +125,16 @@ def test_what_is_damaged_is_never_a_number(sample: SampleRun, root: Path, seed: 
     found = sparse(SparseStats(damaged), steps)
     assert set(found) <= set(sound)
     assert len(found) > len(sound) / 2
+
+
+def test_arrow_does_without_pandas_and_others_may_have_it() -> None:
+    program = """
+import sys
+from backlight.store.arrow_alone import without_pandas
+without_pandas()
+import pyarrow as pa
+assert pa.array([1, 2]).to_pylist() == [1, 2] and "pandas" not in sys.modules
+import pandas
+assert pandas.Series([1, 2]).sum() == 3
+"""
+    subprocess.run([sys.executable, "-c", program], check=True)

@@ -23,7 +23,8 @@ pytestmark = [
 
 
 def tokens(vocabulary: int = 50, length: int = 7) -> torch.Tensor:
-    return torch.randint(0, vocabulary, (2, length))
+    """Sequences that count up; 0 is left for what is masked."""
+    return 1 + models.counted(vocabulary - 1, (4, length))
 
 
 def hugging_face(name: str, **sizes: int) -> models.Problem:
@@ -31,12 +32,20 @@ def hugging_face(name: str, **sizes: int) -> models.Problem:
 
     config = getattr(transformers, f"{name}Config")(**sizes)
     model = getattr(transformers, _HEADS[name])(config)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=5e-3 if name == "Bert" else 1e-2)
 
     def loss(_: int) -> torch.Tensor:
         if name == "ViT":
-            return model(pixel_values=torch.randn(2, 3, 8, 8), labels=torch.tensor([0, 1])).loss
+            labels = torch.randint(0, 2, (4,))
+            return model(pixel_values=models.marked_images(labels, 3, 8, 8), labels=labels).loss
         words = tokens()
+        if name == "Bert":
+            words = torch.randint(1, 50, (16, 1)).expand(16, 7)  # the others tell what is hidden
+            is_hidden = torch.rand(words.shape) < 0.3
+            return model(
+                input_ids=words.masked_fill(is_hidden, 0),
+                labels=words.masked_fill(~is_hidden, -100),
+            ).loss
         return model(input_ids=words, labels=words).loss
 
     return models.Problem(model, optimizer, loss)
@@ -100,17 +109,28 @@ def mixed_precision() -> models.Problem:
     model = nn.Sequential(nn.Linear(6, 8), nn.LayerNorm(8), nn.GELU(), nn.Linear(8, 1))
 
     def loss(_: int) -> torch.Tensor:
+        x = torch.randn(4, 6)
         with torch.autocast("cpu", dtype=torch.bfloat16):
-            return model(torch.randn(4, 6)).float().square().mean()
+            return models.error(model(x).float(), x)
 
     return models.Problem(model, torch.optim.SGD(model.parameters(), lr=0.1), loss)
+
+
+def mixing(model: nn.Module, optimizer: torch.optim.Optimizer) -> models.Problem:
+    """A model that learns to mix six numbers."""
+
+    def loss(_: int) -> torch.Tensor:
+        x = torch.randn(16, 6)
+        return models.error(model(x), x)
+
+    return models.Problem(model, optimizer, loss)
 
 
 def frozen_backbone() -> models.Problem:
     model = nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 1))
     model[:2].requires_grad_(False)
-    optimizer = torch.optim.Adam([p for p in model.parameters() if p.requires_grad])
-    return models.Problem(model, optimizer, lambda _: model(torch.randn(4, 6)).square().mean())
+    trained = [p for p in model.parameters() if p.requires_grad]
+    return mixing(model, torch.optim.Adam(trained, lr=1e-2))
 
 
 class LowRank(nn.Module):
@@ -129,22 +149,20 @@ class LowRank(nn.Module):
 
 def low_rank() -> models.Problem:
     model = nn.Sequential(LowRank(nn.Linear(6, 6)), nn.ReLU(), LowRank(nn.Linear(6, 1)))
-    optimizer = torch.optim.Adam([p for p in model.parameters() if p.requires_grad])
-    return models.Problem(model, optimizer, lambda _: model(torch.randn(4, 6)).square().mean())
+    trained = [p for p in model.parameters() if p.requires_grad]
+    return mixing(model, torch.optim.Adam(trained, lr=1e-2))
 
 
 def parametrized() -> models.Problem:
     first = torch.nn.utils.parametrizations.weight_norm(nn.Linear(6, 8))
     second = torch.nn.utils.parametrizations.spectral_norm(nn.Linear(8, 1))
     model = nn.Sequential(first, nn.Tanh(), second)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    return models.Problem(model, optimizer, lambda _: model(torch.randn(4, 6)).square().mean())
+    return mixing(model, torch.optim.SGD(model.parameters(), lr=0.1))
 
 
 def lazy() -> models.Problem:
     model = nn.Sequential(nn.LazyLinear(8), nn.ReLU(), nn.LazyLinear(1))
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    return models.Problem(model, optimizer, lambda _: model(torch.randn(4, 6)).square().mean())
+    return mixing(model, torch.optim.SGD(model.parameters(), lr=0.1))
 
 
 REAL = [gpt2, bert, t5, llama, vit]

@@ -52,6 +52,10 @@ app = typer.Typer(
 
 def main() -> None:
     """Run the command line."""
+    if sys.argv[1:2] == ["diagnose"]:
+        from backlight.store.arrow_alone import without_pandas
+
+        without_pandas()
     try:
         app()
     except BrokenPipeError:

@@ -342,6 +342,23 @@ def softmax_over_the_batch(bug: bool) -> Training:
     return plain(model, torch.optim.Adam(model.parameters(), lr=3e-3), blobs(), loss_of)
 
 
+@faulty("wrong_dim", "loss", is_fast=True)
+def classes_over_time(bug: bool) -> Training:
+    """As many positions as classes: cross-entropy cannot tell which dimension is which."""
+    model = nn.Sequential(nn.Embedding(8, 24), nn.Linear(24, 48), nn.ReLU(), nn.Linear(48, 8))
+    optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
+
+    def step(_: int) -> None:
+        tokens = torch.randint(0, 8, (32, 8))
+        logits = model(tokens)
+        loss = F.cross_entropy(logits if bug else logits.transpose(1, 2), (tokens * 3 + 1) % 8)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+
+    return Training(model, optimizer, step)
+
+
 @faulty("wrong_dim", "gate")
 def gates_over_the_batch(bug: bool) -> Training:
     class Net(nn.Module):

@@ -130,7 +130,9 @@ def chance_level(call: FunctionalCall, counts: Counter[int]) -> float | None:
         total = sum(count for value, count in counts.items() if value >= 0)
         shares = [count / total for value, count in counts.items() if value >= 0 and count]
         if len(shares) > 1:
-            return float(-sum(share * math.log(share) for share in shares))
+            # What few labels show is less varied than what they were drawn from: Miller and Madow.
+            unseen = (len(shares) - 1) / (2 * total)
+            return float(unseen - sum(share * math.log(share) for share in shares))
         classes = call.prediction.get("shape", [0, 0])
         return math.log(classes[1]) if len(classes) > 1 and classes[1] > 1 else None
     if name.startswith("binary_cross_entropy") and mean is not None and 0 < mean < 1:

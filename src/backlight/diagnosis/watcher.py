@@ -12,16 +12,18 @@ import os
 import select
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
 from backlight.diagnosis.cause import SURE
 from backlight.diagnosis.engine import all_rules, examine
 from backlight.diagnosis.facts import facts_of
+from backlight.store.arrow_alone import without_pandas
 from backlight.store.sparse import SparseStats
 
-SHARE: Final = 0.01
-"""Of one core's time, at most, once it has started."""
+SHARE: Final = 0.005
+"""Of the machine's time, at most, once it has started; never more than twice that of a core's."""
 
 _LEAST_STEPS: Final = 10
 _LEAST_GAP_SECS: Final = 1.0
@@ -29,8 +31,8 @@ _LEAST_GAP_SECS: Final = 1.0
 
 def main() -> None:
     """Watch the run that is named on the command line, until the input is closed."""
-    if hasattr(os, "nice"):
-        os.nice(19)
+    _step_back()
+    without_pandas()
     stats, told = SparseStats(Path(sys.argv[1])), set[str]()
     gap_secs = _LEAST_GAP_SECS
     while not select.select([sys.stdin], [], [], gap_secs)[0]:
@@ -41,7 +43,24 @@ def main() -> None:
                     told.add(finding.id)
                     print(json.dumps(finding.to_json()), flush=True)
         took = time.process_time() - started
-        gap_secs = max(_LEAST_GAP_SECS, took / SHARE)
+        gap_secs = max(_LEAST_GAP_SECS, took / (SHARE * min(_cores(), 2)))
+
+
+def _step_back() -> None:
+    """Take the lowest priority, among all processes.
+
+    Not SCHED_IDLE: where every core trains, it would not be heard of again. Where Linux shares the
+    time out among sessions, this process is alone in its own, and so the session has to step back.
+    """
+    if hasattr(os, "nice"):
+        os.nice(19)
+    with suppress(OSError):
+        Path("/proc/self/autogroup").write_text("19")
+
+
+def _cores() -> int:
+    """The cores that this process may run on."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 if __name__ == "__main__":

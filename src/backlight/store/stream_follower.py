@@ -7,7 +7,7 @@ that is not as it was written is left out, and the next whole one is looked for 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any, Final
 from zlib import crc32
@@ -56,6 +56,7 @@ class StreamFollower:
         self._damage: tuple[int, str] | None = None  # where the first was, behind which we read on
         self._lost_batches = 0
         self._stream_schema: pa.Schema | None = None
+        self._is_checked = False
         self._schema_crc = 0
         self._batches_seen = 0
         self._size_seen = -1
@@ -208,6 +209,7 @@ class StreamFollower:
                 schema = pa.ipc.read_schema(pa.ipc.read_message(buffer))
                 conform(pa.RecordBatch.from_pylist([], schema=schema), self.schema)
                 self._stream_schema, self._schema_crc = schema, crc32(buffer)
+                self._is_checked = is_checked(schema)
                 return None
             schema, is_new = self._checked_schema(buffer)
             batch = batch_of(buffer, schema)
@@ -218,7 +220,7 @@ class StreamFollower:
     def _checked_schema(self, buffer: pa.Buffer) -> tuple[pa.Schema, bool]:
         """The schema that a batch was written with, and whether it was not had before."""
         schema = self._stream_schema
-        if schema is not None and not is_checked(schema) and not has_trailer(buffer):
+        if schema is not None and not self._is_checked and not has_trailer(buffer):
             return schema, True
         schema_crc, number = check(buffer)
         if schema is None or (schema_crc != self._schema_crc and not self._batches_seen):
@@ -239,11 +241,15 @@ class StreamFollower:
         return schema, is_new
 
 
-def batch_of(message: pa.Buffer, schema: pa.Schema) -> pa.RecordBatch:
-    """The batch in a message, where it is one that can be read without harm."""
+def batch_of(
+    message: pa.Buffer, schema: pa.Schema, columns: Collection[str] | None = None
+) -> pa.RecordBatch:
+    """The batch in a message, or some of its columns, where they can be read without harm."""
     if is_compressed(message):
         raise DamagedError("its rows are compressed, as no writer of ours does")
     batch = pa.ipc.read_record_batch(pa.ipc.read_message(message), schema)
+    if columns is not None:
+        batch = batch.select([name for name in schema.names if name in columns])
     # Wrong list offsets would otherwise be followed into memory that is not ours.
     batch.validate(full=True)
     if batch.num_rows > message.size:

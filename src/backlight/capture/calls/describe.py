@@ -37,7 +37,8 @@ def describe(
     A tensor's `min` and `max` are those of its finite elements, beside `nans` and `infs` where it
     has any and `zeros` where they are asked for; `unmeasured` says why there is no range. `made_by`
     is the node of the autograd graph that made it, looking through views. Of what a loss compares
-    (`is_told_apart`), `mean` and `std` are told, and of few whole numbers how often each is there.
+    (`is_told_apart`), `mean` and `std` are told, of few whole numbers how often each is there, and
+    of three dimensions or more whether they are in another order than in memory (`is_turned`).
 
     >>> describe(torch.tensor([1.0, float("nan"), 3.0]))
     {'shape': [3], 'dtype': 'float32', 'requires_grad': False, 'min': 1.0, 'max': 3.0, 'nans': 1}
@@ -115,6 +116,8 @@ def _spread(tensor: torch.Tensor) -> dict[str, Any]:
     if not real.numel():
         return {}
     told: dict[str, Any] = {"mean": real.mean().item(), "std": real.std(correction=0).item()}
+    if tensor.ndim > 2:
+        told["is_turned"] = list(tensor.stride()) != sorted(tensor.stride(), reverse=True)
     if not tensor.requires_grad:
         values, counts = torch.unique(real, return_counts=True)
         if len(values) <= _MOST_VALUES and bool((values == values.round()).all()):

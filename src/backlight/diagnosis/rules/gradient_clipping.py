@@ -9,6 +9,7 @@ import numpy as np
 from backlight.diagnosis.calls import FunctionalCall
 from backlight.diagnosis.facts import Facts
 from backlight.diagnosis.rule import Rule, Suspicion, Threshold
+from backlight.diagnosis.series import Real
 from backlight.diagnosis.strength import rising_log, said
 
 _SUSPECT, _SURE = 0.05, 0.003
@@ -56,9 +57,11 @@ def _by_hand(facts: Facts) -> Iterator[Suspicion]:
     left = np.array(
         [facts.stat(p, "rms", "grad_applied") / facts.stat(p, "rms", "grad") for p in cut]
     )
+    if _is_scale(left):
+        return
     left = left[np.isfinite(left) & (left > 0)]
-    if len(left) < 3 or np.ptp(np.log(left)) < 0.1:
-        return  # one factor for all is no clipping, but a scale that is undone
+    if len(left) < 3:
+        return
     ratio = float(np.median(left))
     limit = float(np.nanmax([facts.stat(p, "abs_max", "grad_applied") for p in cut]))
     strength = rising_log(ratio, _SUSPECT, _SURE)
@@ -76,6 +79,19 @@ def _by_hand(facts: Facts) -> Iterator[Suspicion]:
                 facts.evidence(cut[0], "rms", "grad_applied"),
             ),
         )
+
+
+def _is_scale(left: Real) -> bool:
+    """Whether it is a scale that is undone: one factor for all, that seldom changes over steps.
+
+    A scaler halves its scale where gradients overflow, and doubles it now and then.
+    """
+    logs = np.log(np.where(left > 0, left, np.nan))
+    logs = logs[:, np.isfinite(logs).all(axis=0)]
+    if not logs.size or np.median(np.ptp(logs, axis=0)) > 0.1:
+        return False
+    changes = np.abs(np.diff(np.median(logs, axis=0))) > 0.01
+    return not len(changes) or bool(changes.mean() < 0.2)
 
 
 def _ratio(facts: Facts, call: FunctionalCall) -> float | None:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from backlight.diagnosis.facts import Facts
+from backlight.diagnosis.losses import LossCurve
 from backlight.diagnosis.rule import NotChecked, Rule, Suspicion, Threshold
 from backlight.diagnosis.strength import percent, rising, rising_log, said
 from backlight.diagnosis.updates import setting
@@ -55,8 +56,8 @@ def check(facts: Facts) -> Iterator[Suspicion]:
         )
     yield from _never_warm(facts, peak, float(rates[-1]), evidence)
     rise = float(rates[-1] / max(rates[0], 1e-30))
-    is_rising = rise > 20 and rates[-1] >= 0.99 * peak and facts.loss.last > facts.loss.best * 1.5
-    if is_rising and rates[0] > 0:
+    is_rising = rise > 20 and rates[-1] >= 0.99 * peak and rates[0] > 0
+    if is_rising and _lost_again(facts.loss):
         yield Suspicion(
             where="optimizer",
             strength=max(0.7, rising_log(rise, 20.0, 1e4)),
@@ -67,6 +68,12 @@ def check(facts: Facts) -> Iterator[Suspicion]:
             try_this="Check the schedule's factor (below 1 to decay) and when it is stepped.",
             evidence=(evidence,),
         )
+
+
+def _lost_again(loss: LossCurve) -> bool:
+    """Whether the loss rose again, and by more than little of what it had fallen."""
+    risen = loss.last - loss.best
+    return risen > 0.5 * loss.best and risen > 0.1 * (loss.first - loss.best)
 
 
 def _never_warm(facts: Facts, peak: float, last: float, evidence: Evidence) -> Iterator[Suspicion]:

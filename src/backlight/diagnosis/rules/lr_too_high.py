@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from backlight.diagnosis.facts import Facts
+from backlight.diagnosis.losses import LossCurve
 from backlight.diagnosis.rule import NotChecked, Rule, Suspicion, Threshold
 from backlight.diagnosis.rules.nonfinite import singular_call
 from backlight.diagnosis.series import finite
@@ -89,9 +90,17 @@ def _trouble(facts: Facts) -> float:
         return 0.7 if fell_far else 1.0
     if fell_far:
         return 0.6 if spike > 1 else 0.35 if loss.noise > 0.5 else 0.15
-    if loss.gain < 0.1 or (facts.learned is not None and facts.learned < 0.15):
+    is_at_chance = facts.learned is not None and facts.learned < 0.15
+    if loss.gain < 0.1 or (is_at_chance and not (spike < 0.1 and _is_still_falling(loss))):
         return 0.95
     return 0.6 if spike > 1 else 0.45
+
+
+def _is_still_falling(loss: LossCurve) -> bool:
+    """Whether the loss is lowest at the end, and fell in the second half as it did in the first."""
+    half, last = float(loss.smooth[len(loss.smooth) // 2]), float(loss.smooth[-1])
+    fallen = loss.first - last
+    return last - loss.best < 0.1 * fallen and half - last > 0.25 * fallen
 
 
 RULE = Rule(

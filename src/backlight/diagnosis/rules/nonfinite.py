@@ -14,6 +14,9 @@ from backlight.diagnosis.series import Real
 from backlight.schema import QUANTITIES, Site
 
 _SINGULAR = {"log": 0.0, "log2": 0.0, "log10": 0.0, "sqrt": 0.0, "rsqrt": 0.0, "reciprocal": 0.0}
+_OWNED = frozenset({"parameter", "buffer", "optimizer"})
+_APPLIED = (QUANTITIES.index("grad_applied"), QUANTITIES.index("update"))
+_RARE = 0.1
 _BREAKS_BACKWARD = frozenset({"sqrt", "pow", "acos", "asin"})
 
 
@@ -38,7 +41,7 @@ def check(facts: Facts) -> Iterator[Suspicion]:
     operation = f" {_operation(call)}" if call is not None else ""
     yield Suspicion(
         where=where,
-        strength=0.93,
+        strength=0.35 if _was_caught(facts) else 0.93,
         step=at if step is None else min(at, step),
         why=f"The {_kind(quantity)} at {site.name} is the first that is not finite, at step "
         f"{at}{since}."
@@ -59,6 +62,22 @@ def _broken(facts: Facts) -> tuple[int, int] | None:
         return None
     rows = np.flatnonzero(bad[:, columns[0]])
     return int(rows[np.argmin(facts.series.orders[rows])]), int(columns[0])
+
+
+def _was_caught(facts: Facts) -> bool:
+    """Whether it came up seldom, never got into the weights, and training went on without it.
+
+    So it is where a scaler of gradients, or the user, leaves out an update that is not finite.
+    """
+    lost = facts.series.values["nans"] + facts.series.values["infs"] > 0
+    owned = [
+        quantity in _APPLIED or (quantity == 0 and facts.sites[int(site)].tensor_class in _OWNED)
+        for site, quantity in zip(facts.series.sites, facts.series.quantities, strict=True)
+    ]
+    columns = np.asarray(lost.any(axis=0))
+    is_rare = columns.sum() <= max(1, _RARE * len(columns)) and not columns[-1]
+    is_over = len(facts.loss.values) == 0 or bool(np.isfinite(facts.loss.values[-1]))
+    return bool(is_rare and is_over and not lost[np.array(owned, bool)].any())
 
 
 def _masks(facts: Facts, nans: Real, infs: Real) -> npt.NDArray[np.bool_]:

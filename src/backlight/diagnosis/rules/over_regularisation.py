@@ -54,7 +54,9 @@ def _decay(facts: Facts) -> Iterator[Suspicion]:
         for p in weights
     ]
     pull = float(np.median(pulls)) if not is_decoupled else decay * rate * 300
-    not_learned = 1.0 if facts.learned is None or facts.learned < 0.7 else 0.5
+    # Where that of guessing is unknown: a penalty leaves something of the loss, or all of it.
+    learned = facts.loss.gain - 0.29 if facts.learned is None else facts.learned
+    not_learned = 0.5 if learned >= 0.7 else 1.0
     strength = 0.0
     if decay > 0:
         least = 0.3 if is_decoupled else 0.02
