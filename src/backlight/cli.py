@@ -52,7 +52,7 @@ app = typer.Typer(
 
 def main() -> None:
     """Run the command line."""
-    if sys.argv[1:2] == ["diagnose"]:
+    if sys.argv[1:2] == ["diagnose"] and not any(each.startswith("--rules") for each in sys.argv):
         from backlight.store.arrow_alone import without_pandas
 
         without_pandas()
