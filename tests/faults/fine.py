@@ -616,3 +616,18 @@ def recurrent_classifier() -> Training:
         return x, (x[:, -2:, 0].sum(1) > 0).long()
 
     return plain(model, torch.optim.Adam(model.parameters(), lr=1e-2), data, batch=32)
+
+
+@healthy
+def tokens_turned_round() -> Training:
+    model, draw = TinyTransformer(is_causal=False), tokens(length=6)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+
+    def step(_: int) -> None:
+        batch = draw(32)
+        loss = F.cross_entropy(model(batch).transpose(1, 2), batch.flip(1))
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+
+    return Training(model, optimizer, step, 120)

@@ -17,7 +17,10 @@ def check(facts: Facts) -> Iterator[Suspicion]:
     vocabulary = language_model(facts)
     if vocabulary is None or facts.network.of_class(r"Bert|Roberta|Electra|MaskedLM"):
         return
-    yield from _given_away(facts, vocabulary)
+    asked = _asked_for(facts)
+    if asked is not None and not _looks_back_only(facts):
+        return  # what is sorted, turned round or restored has the tokens that are given
+    yield from _given_away(facts, vocabulary, asked)
     attention = self_attention(facts)
     if attention and not any(_is_masked(call) for call in attention):
         call = attention[0]
@@ -47,29 +50,36 @@ def check(facts: Facts) -> Iterator[Suspicion]:
             )
 
 
-def _given_away(facts: Facts, vocabulary: int) -> Iterator[Suspicion]:
-    """Targets that are the very tokens that the model is given."""
+def _asked_for(facts: Facts) -> tuple[Site, list[FunctionalCall]] | None:
+    """The tokens that are given, where the targets are those and no others in each step."""
     losses = [c for c in facts.comparisons if c.name in ("cross_entropy", "nll_loss")]
     given = [site for site in facts.model_inputs if "int" in facts.dtype(site)]
-    if len(given) != 1 or not _looks_back_only(facts):
-        return  # what is translated, sorted or turned round may have the same tokens
+    if len(given) != 1:
+        return None
     steps = {int(step): at for at, step in enumerate(facts.steps)}
     calls = [c for c in losses if c.step in steps]
-    for site in given:
-        same = [c for c in calls if _is_same(facts, site, steps[c.step], c)]
-        if len(same) >= 3 and len(same) == len(calls):
-            yield Suspicion(
-                where="data",
-                strength=0.85,
-                step=calls[0].step,
-                why=f"In each of {len(same)} recorded steps the targets are the tokens of "
-                f"{site.name} themselves, out of {vocabulary}: the network is asked for what it "
-                "is given, not for what comes next.",
-                try_this="Shift them by one: inputs tokens[:, :-1], targets tokens[:, 1:]. "
-                f"{calls[0].place}",
-                evidence=(facts.evidence(site, "mean"), facts.loss_evidence()),
-                source=calls[0].source,
-            )
+    is_same = all(_is_same(facts, given[0], steps[c.step], c) for c in calls)
+    return (given[0], calls) if len(calls) >= 3 and is_same else None
+
+
+def _given_away(
+    facts: Facts, vocabulary: int, asked: tuple[Site, list[FunctionalCall]] | None
+) -> Iterator[Suspicion]:
+    """Targets that are the very tokens that the model is given."""
+    if asked is not None:
+        site, calls = asked
+        yield Suspicion(
+            where="data",
+            strength=0.85,
+            step=calls[0].step,
+            why=f"In each of {len(calls)} recorded steps the targets are the tokens of "
+            f"{site.name} themselves, out of {vocabulary}: the network is asked for what it "
+            "is given, not for what comes next.",
+            try_this="Shift them by one: inputs tokens[:, :-1], targets tokens[:, 1:]. "
+            f"{calls[0].place}",
+            evidence=(facts.evidence(site, "mean"), facts.loss_evidence()),
+            source=calls[0].source,
+        )
 
 
 def _looks_back_only(facts: Facts) -> bool:
