@@ -1,7 +1,7 @@
 """Watches a run while it is written, and says whether what the page and the server hold grows.
 
 `python benchmarks/viewer_live.py --minutes 10`: a step each 0.2 s, one view after another, and each
-minute what is held after everything that can be thrown away is. 4,000 steps are there already, so
+minute what is held after everything that can be thrown away is. 16,000 steps are there already, so
 that what is shown of a run has reached its full size.
 """
 
@@ -38,14 +38,17 @@ class Seen:
     heap: float
     nodes: float
     server: float
+    waiting: float
+    """The run's statistics that are not compacted yet, which the server has in memory."""
 
     def __str__(self) -> str:
         page = f"page {self.held:6.3f} MB held, {self.arrays:6.3f} MB in typed arrays"
         page += f", {self.heap:6.3f} MB with compiled code, {self.nodes:5.0f} nodes"
-        return f"{self.minute:5.1f} min {page}; server {self.server:6.1f} MB"
+        server = f"server {self.server:6.1f} MB, {self.waiting:5.1f} MB not compacted"
+        return f"{self.minute:5.1f} min {page}; {server}"
 
 
-def watch(page: Page, meter: Meter, server: int, minutes: float) -> list[Seen]:
+def watch(page: Page, meter: Meter, server: int, run: Path, minutes: float) -> list[Seen]:
     """What is held, each time after all views were seen."""
     page.goto(f"#/demo/now/overview?site={SITE}&pin={SITE}")
     page.locator("[data-view]").first.wait_for()
@@ -57,7 +60,9 @@ def watch(page: Page, meter: Meter, server: int, minutes: float) -> list[Seen]:
         minute = (time.monotonic() - started) / 60
         asked = (meter.held_bytes, meter.buffer_bytes, meter.heap_bytes)
         held, arrays, heap = (each() / 2**20 for each in asked)
-        seen.append(Seen(minute, held, arrays, heap, meter.nodes(), resident_mb(server)))
+        waiting = sum(file.stat().st_size for file in (run / "stats").glob("*.arrows")) / 2**20
+        process = resident_mb(server), waiting
+        seen.append(Seen(minute, held, arrays, heap, meter.nodes(), *process))
         print(seen[-1], flush=True)
     return seen
 
@@ -99,14 +104,15 @@ def main() -> None:
         with (
             serving(root) as (address, server),
             chromium() as browser,
-            training(root, "--name", "now", "--steps", "4000"),
+            training(root, "--name", "now", "--steps", "16000"),
             opened(browser, address) as (page, meter),
         ):
-            seen = watch(page, meter, server.pid, options.minutes)
+            run = root / "demo" / "now"
+            seen = watch(page, meter, server.pid, run, options.minutes)
     warm = seen[WARM_UP_ROUNDS:] or seen[-1:]
     minutes = [each.minute for each in warm]
     report("page", minutes, [each.held + each.arrays for each in warm])
-    report("server", minutes, [each.server for each in warm])
+    report("server", minutes, [each.server - each.waiting for each in warm])
 
 
 if __name__ == "__main__":

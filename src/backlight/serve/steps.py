@@ -55,18 +55,16 @@ def recorded_steps(
 def _thinned(step: Places, around: int | None, points: int) -> Places:
     """The places of those that are told of.
 
-    >>> _thinned(np.arange(0, 5000, 5), None, 300)[[0, 1, 2, -2, -1]].tolist()
+    >>> _thinned(np.arange(0, 5000, 5), None, 250)[[0, 1, 2, -2, -1]].tolist()
     [0, 4, 8, 998, 999]
     """
-    # A power of two: those that are told of a run that grows are for long the same ones.
-    apart = 1
-    while len(step) > apart * points:
-        apart *= 2
-    ends = [np.arange(max(0, len(step) - NEAR), len(step))]
+    count = len(step)
+    evenly = np.arange(min(count, points)) * count // max(1, min(count, points))
+    ends = [np.arange(max(0, count - NEAR), count)]
     if around is not None:
         middle = int(np.searchsorted(step, around))
-        ends.append(np.arange(max(0, middle - NEAR), min(len(step), middle + NEAR)))
-    return np.unique(np.concatenate([np.arange(0, len(step), apart), *ends]))
+        ends.append(np.arange(max(0, middle - NEAR), min(count, middle + NEAR)))
+    return np.unique(np.concatenate([evenly, *ends]))
 
 
 def _facts(steps: pa.Table) -> dict[str, Any]:

@@ -19,8 +19,11 @@ import { HeldSteps } from "./steps.svelte";
 /** What is wrong is asked for again after this time at the earliest. */
 const FINDINGS_GAP_MS = 3000;
 const POINTS = 2000;
-/** As points come one after another, they are thinned again when there are so many of a scalar. */
-const MOST_POINTS = 1.25 * POINTS;
+/** When so many points of a scalar have come one after another, all are asked for again, thinned: not too
+ * often, for those of a long run take a while, but never later than when there are very many. */
+const NEW_POINTS = 300;
+const WHOLE_GAP_MS = 30_000;
+const MOST_POINTS = 2 * POINTS;
 
 /** One run and what is known of it; grows while the run is live. */
 export class OpenRun {
@@ -73,6 +76,8 @@ export class OpenRun {
   private isFetching = false;
   /** The last step whose kind was known when scalars were asked for. */
   private settled: number | null = null;
+  /** When all scalars were asked for, and how many points of one that were. */
+  private whole = { points: 0, at: 0 };
 
   constructor(
     private readonly connector: Connector,
@@ -188,14 +193,21 @@ export class OpenRun {
   /** Asks from the last step on, inclusive: its scalars may have been logged one after another; or from
    * before it, where the kind of a step was not known yet. */
   private async loadScalars(): Promise<void> {
-    const { step } = longest(this.scalars);
-    const old = step.length > MOST_POINTS ? new Map<string, Series>() : this.scalars;
+    const old = this.areScalarsMany() ? new Map<string, Series>() : this.scalars;
     const last = Math.max(-1, ...[...old.values()].map((series) => series.step.at(-1)!));
     const after = Math.min(last, this.settled ?? last) - 1;
     const query = { after: after < 0 ? null : after, points: POINTS };
     const rows = await this.connector.scalars(this.id, query);
     this.scalars = appendScalars(old, rows, after);
     this.settled = rows.settled;
+    if (query.after !== null) return;
+    this.whole = { points: longest(this.scalars).step.length, at: performance.now() };
+  }
+
+  private areScalarsMany(): boolean {
+    const { length } = longest(this.scalars).step;
+    const isLongAgo = performance.now() - this.whole.at > WHOLE_GAP_MS;
+    return length > MOST_POINTS || (length > this.whole.points + NEW_POINTS && isLongAgo);
   }
 
   private async loadNotes(): Promise<void> {

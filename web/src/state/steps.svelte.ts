@@ -4,9 +4,8 @@ import { appendSteps, NO_ROWS, rowBeside, rowNear, type StepRows } from "../lib/
 import { selection } from "./selection.svelte";
 
 const POINTS = 2000;
-/** More rows than an answer has. As steps come one after another, all are asked for again, thinned, when
- * there are so many. */
-const MOST = 3000;
+/** When so many have come one after another, all are asked for again, thinned. */
+const MOST_NEW = 300;
 
 interface Held {
   rows: StepRows;
@@ -14,6 +13,8 @@ interface Held {
   /** What was asked for: only steps of this kind, and all around this step. */
   kind: string | null;
   around: number | null;
+  /** How many came since. */
+  later: number;
 }
 
 interface RecordedStep {
@@ -30,12 +31,14 @@ const NO_FACTS: StepFacts = {
   recording_secs: null,
 };
 
+const NOTHING: Held = { rows: NO_ROWS, facts: NO_FACTS, kind: null, around: null, later: 0 };
+
 /** The recorded steps of a run that the page holds: however long the run is, a few thousand of them.
  *
  * Where the selection is between two that are held and others lie between, those around it are asked for;
  * until they are there, the step before stays the selected one. */
 export class HeldSteps {
-  private held = $state.raw<Held>({ rows: NO_ROWS, facts: NO_FACTS, kind: null, around: null });
+  private held = $state.raw<Held>(NOTHING);
 
   // Of their own, so that other changes of the selection change nothing here.
   private readonly wantedStep = $derived(selection.current.step);
@@ -108,18 +111,27 @@ export class HeldSteps {
   }
 
   private async readNew(): Promise<void> {
-    const { rows, kind } = this.held;
-    const { length } = rows.step;
-    if (length === 0 || length > MOST || !this.isOfKind) return this.readAround();
-    const query = { kind, after: rows.step.at(-1)!, around: null, points: POINTS };
-    const { rows: later, facts } = await this.connector.steps(this.id, query);
-    this.held = { ...this.held, rows: appendSteps(rows, later), facts };
+    const { rows, kind, later } = this.held;
+    const after = rows.step.at(-1);
+    if (after === undefined || later > MOST_NEW || !this.isOfKind) return this.readAround();
+    const answer = await this.connector.steps(this.id, {
+      kind,
+      after,
+      around: null,
+      points: POINTS,
+    });
+    this.held = {
+      ...this.held,
+      rows: appendSteps(rows, answer.rows),
+      facts: answer.facts,
+      later: later + answer.rows.step.length,
+    };
   }
 
   private async readAround(): Promise<void> {
     const [kind, around] = [this.kind, this.wantedStep];
     const query = { kind, after: null, around, points: POINTS };
-    this.held = { ...(await this.connector.steps(this.id, query)), kind, around };
+    this.held = { ...(await this.connector.steps(this.id, query)), kind, around, later: 0 };
   }
 
   /** One after another: what is asked for last is the newest. */
