@@ -22,6 +22,8 @@ from browser import chromium, serving, training  # isort: skip
 
 VIEWS = ("overview", "heatmap", "tensor", "pins", "curves", "log")
 SITE = "blocks.0.attn:out.0"
+STEPS = 16_000
+WRITE_SECS = 600.0
 STAY_SECS = 10.0
 WARM_UP_ROUNDS = 2
 """The first round loads the views' code; the second still compiles some of it."""
@@ -51,7 +53,8 @@ class Seen:
 def watch(page: Page, meter: Meter, server: int, run: Path, minutes: float) -> list[Seen]:
     """What is held, each time after all views were seen."""
     page.goto(f"#/demo/now/overview?site={SITE}&pin={SITE}")
-    page.locator("[data-view]").first.wait_for()
+    written = "Number(document.querySelector('#selected-step')?.value.replaceAll(',', ''))"
+    page.wait_for_function(f"() => {written} >= {STEPS}", timeout=1000 * WRITE_SECS)
     started, seen = time.monotonic(), []
     while time.monotonic() - started < 60 * minutes:
         for view in VIEWS:
@@ -104,7 +107,7 @@ def main() -> None:
         with (
             serving(root) as (address, server),
             chromium() as browser,
-            training(root, "--name", "now", "--steps", "16000"),
+            training(root, "--name", "now", "--steps", str(STEPS)),
             opened(browser, address) as (page, meter),
         ):
             run = root / "demo" / "now"
