@@ -31,7 +31,7 @@ class Meter:
 
     def heap_bytes(self) -> float:
         """What scripts hold after everything that can be thrown away is."""
-        self.session.send("HeapProfiler.collectGarbage")
+        self._collect()
         return self._metrics()["JSHeapUsedSize"]
 
     def held_bytes(self) -> float:
@@ -55,6 +55,16 @@ class Meter:
         starts = range(0, len(nodes), width)
         own = (nodes[at + size] for at in starts if kinds[nodes[at + kind]] in OWN)
         return float(sum(own))
+
+    def buffer_bytes(self) -> float:
+        """The memory behind typed arrays, which is not part of the heap."""
+        self._collect()
+        return float(self.session.send("Runtime.getHeapUsage")["backingStorageSize"])
+
+    def _collect(self) -> None:
+        # What only the first one finds to be garbage may be freed by the second.
+        for _ in range(2):
+            self.session.send("HeapProfiler.collectGarbage")
 
     def nodes(self) -> float:
         """How many nodes of documents there are, those that nobody sees any more too."""

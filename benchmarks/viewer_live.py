@@ -1,63 +1,121 @@
-"""Watches a run while it is written, and says whether the page's memory grows.
+"""Watches a run while it is written, and says whether what the page and the server hold grows.
 
-`python benchmarks/viewer_live.py --minutes 10`: a step each 0.2 s, one view after another. 4,000
-steps are there already, so that what is shown of a run has reached its full size.
+`python benchmarks/viewer_live.py --minutes 10`: a step each 0.2 s, one view after another, and each
+minute what is held after everything that can be thrown away is. 16,000 steps are there already, so
+that what is shown of a run has reached its full size.
 """
 
 from __future__ import annotations
 
 import argparse
+import re
 import tempfile
 import time
+from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 from chrome import Meter, opened
 from playwright.sync_api import Page
 
-from browser import chromium, training, viewer  # isort: skip
+from browser import chromium, serving, training  # isort: skip
 
 VIEWS = ("overview", "heatmap", "tensor", "pins", "curves", "log")
 SITE = "blocks.0.attn:out.0"
+STEPS = 16_000
+WRITE_SECS = 600.0
 STAY_SECS = 10.0
+WARM_UP_ROUNDS = 2
+"""The first round loads the views' code; the second still compiles some of it."""
 FEW_PERCENT = 10.0
 
 
-def watch(page: Page, meter: Meter, minutes: float) -> list[float]:
-    """The megabytes that the page holds, each time after all views were seen."""
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What was held after a round through all views, in megabytes."""
+
+    minute: float
+    held: float
+    arrays: float
+    heap: float
+    nodes: float
+    server: float
+    waiting: float
+    """The run's statistics that are not compacted yet, which the server has in memory."""
+
+    def __str__(self) -> str:
+        page = f"page {self.held:6.3f} MB held, {self.arrays:6.3f} MB in typed arrays"
+        page += f", {self.heap:6.3f} MB with compiled code, {self.nodes:5.0f} nodes"
+        server = f"server {self.server:6.1f} MB, {self.waiting:5.1f} MB not compacted"
+        return f"{self.minute:5.1f} min {page}; {server}"
+
+
+def watch(page: Page, meter: Meter, server: int, run: Path, minutes: float) -> list[Seen]:
+    """What is held, each time after all views were seen."""
     page.goto(f"#/demo/now/overview?site={SITE}&pin={SITE}")
-    page.locator("[data-view]").first.wait_for()
+    written = "Number(document.querySelector('#selected-step')?.value.replaceAll(',', ''))"
+    page.wait_for_function(f"() => {written} >= {STEPS}", timeout=1000 * WRITE_SECS)
     started, seen = time.monotonic(), []
     while time.monotonic() - started < 60 * minutes:
         for view in VIEWS:
             page.locator(f"[data-view={view}]").click()
             page.wait_for_timeout(1000 * STAY_SECS)
-        passed = (time.monotonic() - started) / 60
-        heap = meter.heap_bytes() / 2**20
-        seen.append(meter.held_bytes() / 2**20)
-        sizes = f"{seen[-1]:6.2f} MB held, {heap:6.2f} MB with compiled code"
-        print(f"{passed:5.1f} min {sizes}, {meter.nodes():5.0f} nodes", flush=True)
+        minute = (time.monotonic() - started) / 60
+        asked = (meter.held_bytes, meter.buffer_bytes, meter.heap_bytes)
+        held, arrays, heap = (each() / 2**20 for each in asked)
+        waiting = sum(file.stat().st_size for file in (run / "stats").glob("*.arrows")) / 2**20
+        process = resident_mb(server), waiting
+        seen.append(Seen(minute, held, arrays, heap, meter.nodes(), *process))
+        print(seen[-1], flush=True)
     return seen
 
 
+def resident_mb(process: int) -> float:
+    """What a process has in memory, without the files that it maps."""
+    status = Path(f"/proc/{process}/status").read_text(encoding="utf-8")
+    found = re.search(r"RssAnon:\s+(\d+) kB", status)
+    assert found, "The system does not tell what a process has in memory."
+    return int(found[1]) / 1024
+
+
+def slope(minutes: list[float], sizes: list[float]) -> tuple[float, float]:
+    """The straight line through sizes: its slope, and the error of that."""
+    if len(minutes) < 3:
+        return float("nan"), float("nan")
+    x, y = np.array(minutes) - np.mean(minutes), np.array(sizes) - np.mean(sizes)
+    found = float(x @ y / (x @ x))
+    return found, float(np.sqrt(np.sum((y - found * x) ** 2) / (len(x) - 2) / (x @ x)))
+
+
+def report(what: str, minutes: list[float], sizes: list[float]) -> None:
+    """From where to where, and what an hour at this pace would add."""
+    found, error = slope(minutes, sizes)
+    hour = 6000 * found / sizes[0]
+    verdict = "  OVER" if hour > FEW_PERCENT and found > 2 * error else ""
+    ends = f"{sizes[0]:.3f} MB to {sizes[-1]:.3f} MB"
+    pace = f"{1024 * found:+.2f} ± {1024 * error:.2f} KB a minute, {hour:+.1f} % an hour"
+    print(f"{what:8} {ends}: {pace}{verdict}", flush=True)
+
+
 def main() -> None:
-    """Watch, print, and compare the end with the beginning."""
+    """Watch, print, and say how steep it is after warming up."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--minutes", type=float, default=10.0)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as scratch:
         root = Path(scratch)
         with (
-            viewer(root) as address,
+            serving(root) as (address, server),
             chromium() as browser,
-            training(root, "--name", "now", "--steps", "4000"),
+            training(root, "--name", "now", "--steps", str(STEPS)),
             opened(browser, address) as (page, meter),
         ):
-            seen = watch(page, meter, options.minutes)
-    # The first round loads the views' code.
-    first, last = seen[min(1, len(seen) - 1)], seen[-1]
-    growth = 100 * (last - first) / first
-    verdict = "" if growth <= FEW_PERCENT else "  OVER"
-    print(f"memory after {options.minutes:.0f} minutes of live updates: {growth:+.1f} %{verdict}")
+            run = root / "demo" / "now"
+            seen = watch(page, meter, server.pid, run, options.minutes)
+    warm = seen[WARM_UP_ROUNDS:] or seen[-1:]
+    minutes = [each.minute for each in warm]
+    report("page", minutes, [each.held + each.arrays for each in warm])
+    report("server", minutes, [each.server - each.waiting for each in warm])
 
 
 if __name__ == "__main__":

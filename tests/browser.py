@@ -37,11 +37,20 @@ def environment() -> dict[str, str]:
 @contextmanager
 def viewer(root: Path, port: int = 0, *, custom: Path | None = None) -> Iterator[str]:
     """The address of `backlight view`, running as a process of its own; on a free port for 0."""
+    with serving(root, port, custom=custom) as (address, _):
+        yield address
+
+
+@contextmanager
+def serving(
+    root: Path, port: int = 0, *, custom: Path | None = None
+) -> Iterator[tuple[str, subprocess.Popen[str]]]:
+    """The same, with the process."""
     assert BUNDLE.is_file(), "The page is not built: run `make web`."
     words = ["view", str(root), "--no-browser", "--port", str(port)]
     words += ["--custom", str(custom)] if custom else []
     with process("-m", "backlight", *words) as started:
-        yield _read(started, r"http://\S+")
+        yield _read(started, r"http://\S+"), started
 
 
 @contextmanager

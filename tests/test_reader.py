@@ -238,7 +238,6 @@ def test_scalars_are_thinned_to_about_as_many_points(tmp_path: Path) -> None:
 
 
 def test_only_what_is_later_is_given(reader: RunReader) -> None:
-    assert reader.steps(after=140)["step"].to_pylist() == list(range(141, 150))
     scalars = reader.scalars(after=147).to_pylist()
     assert [(row["name"], row["step"]) for row in scalars] == [
         ("loss", 148),
@@ -246,7 +245,7 @@ def test_only_what_is_later_is_given(reader: RunReader) -> None:
         ("lr", 148),
         ("lr", 149),
     ]
-    assert reader.steps(after=10**9).num_rows == 0
+    assert reader.scalars(after=10**9).num_rows == 0
 
 
 def test_sites_are_in_network_order(reader: RunReader) -> None:

@@ -137,9 +137,14 @@ def test_a_name_of_any_kind_is_found(client: httpx.Client) -> None:
 def test_the_tables(client: httpx.Client) -> None:
     run = "api/runs/demo/first"
     assert table(client.get(f"{run}/sites")).num_rows == 12
-    assert table(client.get(f"{run}/steps")).num_rows == 120
-    assert table(client.get(f"{run}/steps?after=117"))["step"].to_pylist() == [118, 119]
-    assert table(client.get(f"{run}/scalars?points=20")).schema.names == ["step", "name", "value"]
+    recorded = [*range(100), *range(100, 120, 2)]
+    steps = table(client.get(f"{run}/steps"))
+    assert steps["step"].to_pylist() == recorded
+    assert steps["place"].to_pylist() == list(range(len(recorded)))
+    assert table(client.get(f"{run}/steps?after=115"))["step"].to_pylist() == [116, 118]
+    scalars = table(client.get(f"{run}/scalars?points=20"))
+    assert scalars.schema.names == ["step", "name", "value", "logged_at", "kind"]
+    assert json.loads(scalars.schema.metadata[b"settled"]) == 119
     assert table(client.get(f"{run}/scalars?after=118"))["step"].to_pylist() == [119, 119]
     (note,) = get_json(client, f"{run}/notes")["notes"]
     assert note.keys() == {"step", "text", "written_at"}
@@ -147,8 +152,9 @@ def test_the_tables(client: httpx.Client) -> None:
     columns = json.loads(heatmap.schema.metadata[b"columns"])
     assert len(columns) == 5
     assert columns[0][0] == 9
+    assert json.loads(heatmap.schema.metadata[b"fullest"]) == 21
     history = table(client.get(f"{run}/sites/1/history?quantity=grad&points=10"))
-    assert {"step", "iteration", "mean", "dtype", "shape"} <= set(history.schema.names)
+    assert {"step", "iteration", "mean", "dtype", "shape", "kind"} <= set(history.schema.names)
     assert table(client.get(f"{run}/sites/1/sketches?columns=4")).num_rows == 4
 
 

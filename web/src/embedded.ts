@@ -1,5 +1,6 @@
 /** The page as one file: an exported run, which has its data in itself, or a notebook's output. */
-import { OverComm, type Reply } from "./connectors/overComm";
+import type { Reply } from "./connectors/channel";
+import { OverComm } from "./connectors/overComm";
 import { filed } from "./connectors/overFile";
 import { start } from "./start";
 import { OwnAddress } from "./state/address";

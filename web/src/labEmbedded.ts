@@ -1,7 +1,8 @@
 /** The lab's page as one file, in a notebook's output. */
 import { mount } from "svelte";
+import type { Reply } from "./connectors/channel";
 import LabApp from "./lab/LabApp.svelte";
-import { LabOverComm, type Reply } from "./lab/overComm";
+import { LabOverComm } from "./lab/overComm";
 import { theme } from "./state/theme.svelte";
 import "./app.css";
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from backlight.errors import BacklightError
 from backlight.export.digits import DIGITS, fewer_digits
@@ -46,6 +47,7 @@ _TRIED_SITES, _TRIED_MAPS = 8, 6
 # Of what is left beside the page, what is told of sites may take this share; the rest is steps'.
 _SITES_SHARE: Final = 0.75
 _LEAST_STEPS: Final = 2
+_MOST_STEPS: Final = 1_000_000
 # They take long to find: those of the ends and of one step between.
 _EXPONENT_STEPS: Final = 3
 
@@ -163,9 +165,9 @@ class _Export:
 
     def tell_of_steps(self, most_steps: int) -> None:
         """As many recorded steps as there is room for, well spread."""
-        steps = pa.ipc.open_stream(self._get(Question(f"{self.path}/steps"))).read_all()
-        told = steps.select(["step", "kind", "graph", "recorded"])
-        rows = [row for row in told.to_pylist() if row["recorded"]]
+        asked = Question(f"{self.path}/steps", sizes=(("points", _MOST_STEPS),))
+        steps = pa.ipc.open_stream(self._get(asked)).read_all()
+        rows = steps.to_pylist()
         eventful = self.run.events().arrow()["step"].to_pylist()
         order = in_order_of_use([(row["step"], row["kind"]) for row in rows], eventful[:20])
         graphs = {row["step"]: row["graph"] for row in rows}
@@ -223,11 +225,14 @@ class _Export:
         return dict(zip(sites["name"].to_pylist(), sites["site"].to_pylist(), strict=True))
 
     def _put_steps(self, steps: pa.Table, kept: set[int]) -> None:
-        """All steps, of which only the kept ones are recorded: the page offers no others."""
-        recorded = pa.array([step in kept for step in steps["step"].to_pylist()])
-        place = steps.schema.get_field_index("recorded")
-        table = steps.set_column(place, steps.schema.field(place), recorded)
-        self.packs.add(f"{self.path}/steps", arrow_bytes(table))
+        """The kept steps, of each kind and of all, as if no others had been recorded."""
+        steps = steps.filter(pa.array([step in kept for step in steps["step"].to_pylist()]))
+        of_kinds = [(("kind", kind),) for kind in pc.unique(steps["kind"]).to_pylist()]
+        for asked in [(), *of_kinds]:
+            rows = steps.filter(pc.field("kind") == asked[0][1]) if asked else steps
+            index = rows.schema.get_field_index("place")
+            rows = rows.set_column(index, "place", pa.array(range(rows.num_rows), pa.int64()))
+            self.packs.add(Question(f"{self.path}/steps", asked).key, arrow_bytes(rows))
 
     def _put(self, questions: Iterable[Question]) -> None:
         for question in questions:

@@ -1,7 +1,8 @@
 """Which questions of the page an exported file answers.
 
 A question is an address of docs/http.md. The page may ask it with other sizes (`points`, `columns`)
-or for a part of the answer (`after`, `first`, `last`): it always gets the one answer that is there.
+or for a part of the answer (`after`, `around`, `first`, `last`): it always gets the one answer that
+is there.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 from urllib.parse import quote, urlencode
 
-IGNORED: Final = ("after", "columns", "first", "formats", "last", "points", "sites")
+IGNORED: Final = ("after", "around", "columns", "first", "formats", "last", "points", "sites")
 RUN: Final = "/api/runs/{project}/{name}"
 SITE: Final = f"{RUN}/sites/{{site}}"
 ANSWERED: Final = frozenset(

@@ -19,6 +19,7 @@ from backlight.schema import QUANTITIES
 from backlight.serve.library import NotFoundError
 from backlight.store.graphs import read_graph
 from backlight.store.reader import RunReader
+from backlight.store.summary import of_lowest_rank
 
 _OPEN_RUNS: Final = 6
 _SHARES: Final = {
@@ -38,14 +39,6 @@ class Graphs:
         self._lock = Lock()
         self._known: OrderedDict[tuple[Path, float], tuple[int, pa.Table]] = OrderedDict()
 
-    def with_graphs(self, reader: RunReader, steps: pa.Table) -> pa.Table:
-        """The steps with two more columns: how many iterations each had, and its graph."""
-        known = self._steps(reader)
-        place = np.searchsorted(known["step"].to_numpy(), steps["step"].to_numpy())
-        for name in ("iterations", "graph"):
-            steps = steps.append_column(name, known[name].take(pa.array(place)))
-        return steps
-
     def at(self, reader: RunReader, step: int | None) -> dict[str, Any]:
         """The graph of a step, or of the last one that has one, with what each node is called."""
         row = self._row(reader, step)
@@ -57,36 +50,34 @@ class Graphs:
         return {**graph, **row, "nodes": nodes, "signature": row["graph"]}
 
     def _row(self, reader: RunReader, step: int | None) -> dict[str, Any] | None:
-        known = self._steps(reader)
+        known = self.steps(reader).select(["step", "kind", "iterations", "graph"])
         is_asked = pc.field("graph") != "" if step is None else pc.field("step") == step
         rows: list[dict[str, Any]] = known.filter(is_asked)[-1:].to_pylist()
         return rows[0] if rows else None
 
-    def _steps(self, reader: RunReader) -> pa.Table:
-        steps = reader.snapshot.held["steps"]
+    def steps(self, reader: RunReader) -> pa.Table:
+        """The steps in their order, each with how many iterations it had, and its graph."""
+        rows = reader.rows["steps"]
         key = reader.path, reader.info.created_at
         with self._lock:
             count, known = self._known.pop(key, (-1, None))
-            if count != steps.num_rows:
-                known = graphs_of_steps(steps)
-            self._known[key] = steps.num_rows, known
+            if count != rows:
+                known = with_graphs(reader.steps())
+            self._known[key] = rows, known
             while len(self._known) > _OPEN_RUNS:
                 self._known.popitem(last=False)
         return known
 
 
-def graphs_of_steps(steps: pa.Table) -> pa.Table:
-    """`step, kind, iterations, graph` of the lowest rank, by step.
+def with_graphs(steps: pa.Table) -> pa.Table:
+    """Steps in their order, each with at least one iteration, and its graph.
 
     A step whose graph was not followed has the last one before of the same kind.
 
     >>> rows = {"step": [0, 1, 2, 3], "kind": ["a", "b", "a", "b"], "graph": ["f", "", "", "e"]}
-    >>> steps = pa.table({**rows, "iterations": [1, 0, 5, 1], "rank": [0, 0, 0, 0]})
-    >>> graphs_of_steps(steps)["graph"].to_pylist()
+    >>> with_graphs(pa.table({**rows, "iterations": [1, 0, 5, 1]}))["graph"].to_pylist()
     ['f', '', 'f', 'e']
     """
-    steps = _lowest_rank(steps).select(["step", "kind", "iterations", "graph"])
-    steps = steps.take(pa.array(np.argsort(steps["step"].to_numpy(), kind="stable")))
     kinds = _codes(steps["kind"])
     has_graph = pc.not_equal(steps["graph"], "").to_numpy(zero_copy_only=False)
     source = np.full(steps.num_rows, -1)
@@ -96,8 +87,8 @@ def graphs_of_steps(steps: pa.Table) -> pa.Table:
     found = steps["graph"].take(pa.array(np.where(source < 0, 0, source)))
     graphs = pc.if_else(pa.array(source >= 0), found, "")
     iterations = pc.max_element_wise(steps["iterations"], pa.scalar(1, pa.int32()))
-    columns = {"step": steps["step"], "kind": steps["kind"], "iterations": iterations}
-    return pa.table({**columns, "graph": graphs})
+    columns = {name: steps[name] for name in steps.column_names}
+    return pa.table({**columns, "iterations": iterations, "graph": graphs})
 
 
 def moment_statistics(reader: RunReader) -> tuple[str, ...]:
@@ -131,13 +122,9 @@ def _value(rows: pa.Table, statistic: str) -> pa.ChunkedArray:
 
 def _places(reader: RunReader) -> dict[int, tuple[str, str, str]]:
     """Of each site its node, its role and its kind. The lowest rank's sites keep their numbers."""
-    sites = _lowest_rank(reader.snapshot.held["sites"])
+    sites = of_lowest_rank(reader.snapshot.held["sites"])
     columns = [sites[name].to_pylist() for name in ("site", "node", "role", "kind")]
     return {site: (node, role, kind) for site, node, role, kind in zip(*columns, strict=True)}
-
-
-def _lowest_rank(table: pa.Table) -> pa.Table:
-    return table.filter(pc.field("rank") == pc.min(table["rank"])) if table.num_rows else table
 
 
 def _codes(column: pa.ChunkedArray) -> npt.NDArray[np.int64]:

@@ -17,11 +17,12 @@ from backlight.serve.asking import (
     site_of,
 )
 from backlight.serve.graphs import moment as step_moment
-from backlight.serve.happened import calls_at
+from backlight.serve.happened import calls_at, ends
 from backlight.serve.happened import event_log as told_events
 from backlight.serve.kept_values import ValueFiles, sample_history, samples_at
 from backlight.serve.live import EventStream
-from backlight.serve.responses import arrow_response, json_response
+from backlight.serve.responses import arrow_response, json_response, texts_once
+from backlight.serve.steps import recorded_steps, with_kinds
 from backlight.store.recorded_flows import files_of_steps
 from backlight.store.summary import describe
 
@@ -62,27 +63,31 @@ def sites(request: Request) -> Response:
 
 
 def steps(request: Request) -> Response:
-    """The steps later than one."""
-    after = number(request, "after")
-    reader = reader_of(request)
-    found = reader.steps(**given(after=after))
-    return arrow_response(graphs_of(request).with_graphs(reader, found))
+    """Recorded steps: all near one, some of the others."""
+    asked = {name: number(request, name) for name in ("around", "after", "points")}
+    kind = request.query_params.get("kind")
+    known = graphs_of(request).steps(reader_of(request))
+    return arrow_response(
+        texts_once(recorded_steps(known, **given(kind=kind, **asked)), "kind", "graph")
+    )
 
 
 def scalars(request: Request) -> Response:
     """What was logged, thinned."""
     asked = given(after=number(request, "after"), points=number(request, "points"))
-    return arrow_response(reader_of(request).scalars(**asked))
+    reader = reader_of(request)
+    rows = with_kinds(graphs_of(request).steps(reader), reader.scalars(**asked))
+    return arrow_response(texts_once(rows, "name", "kind"))
 
 
 def notes(request: Request) -> Response:
     """What was noted."""
-    return json_response({"notes": reader_of(request).notes().to_pylist()})
+    return json_response(ends("notes", reader_of(request).notes().to_pylist()))
 
 
 def event_log(request: Request) -> Response:
     """What happened: values that are not finite, spikes, and what the user asked to be told."""
-    return json_response({"events": told_events(reader_of(request))})
+    return json_response(ends("events", told_events(reader_of(request))))
 
 
 def calls(request: Request) -> Response:
@@ -129,7 +134,9 @@ def history(request: Request) -> Response:
     """Every statistic of one quantity at one site."""
     quantity, points = request.query_params.get("quantity"), number(request, "points")
     reader, site = site_of(request)
-    return arrow_response(reader.history(site, **given(quantity=quantity, points=points)))
+    rows = reader.history(site, **given(quantity=quantity, points=points))
+    rows = with_kinds(graphs_of(request).steps(reader), rows)
+    return arrow_response(texts_once(rows, "kind", "dtype"))
 
 
 def sketches(request: Request) -> Response:
@@ -151,7 +158,8 @@ def site_samples(request: Request) -> Response:
     """The statistics of single samples of one quantity at one site."""
     quantity, points = request.query_params.get("quantity"), number(request, "points")
     reader, site = site_of(request)
-    return arrow_response(sample_history(reader, site, **given(quantity=quantity, points=points)))
+    rows = sample_history(reader, site, **given(quantity=quantity, points=points))
+    return arrow_response(texts_once(with_kinds(graphs_of(request).steps(reader), rows), "kind"))
 
 
 def run_events(request: Request) -> EventStream:

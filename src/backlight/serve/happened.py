@@ -11,6 +11,7 @@ import pyarrow as pa
 from backlight.schema import CALLS
 from backlight.store.reader import RunReader
 
+MOST_ROWS: Final = 1000
 _EVENT: Final = ("step", "kind", "site", "text", "happened_at")
 
 
@@ -23,6 +24,19 @@ def event_log(reader: RunReader) -> list[dict[str, Any]]:
     for row in rows.select(list(_EVENT)).to_pylist():
         told.setdefault((row["step"], row["kind"], row["site"], row["text"]), row)
     return list(told.values())
+
+
+def ends(name: str, rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """Rows under their name; of very many, only those with which it began and the newest.
+
+    >>> told = ends("notes", [{"step": step} for step in range(1003)])
+    >>> len(told["notes"]), told["left_out"], told["notes"][500]
+    (1000, 3, {'step': 503})
+    """
+    left_out = max(0, len(rows) - MOST_ROWS)
+    if left_out:
+        rows = [*rows[: MOST_ROWS // 2], *rows[-MOST_ROWS // 2 :]]
+    return {name: rows, "left_out": left_out}
 
 
 def calls_at(reader: RunReader, step: int) -> pa.Table:

@@ -53,6 +53,15 @@ class Columns:
         found: list[list[int]] = np.stack([self.steps[starts], self.steps[stops]], 1).tolist()
         return found
 
+    @property
+    def fullest(self) -> int:
+        """How many steps the column of most steps holds.
+
+        >>> Columns(np.array([0, 10, 20]), np.array([0, 0, 1])).fullest
+        2
+        """
+        return int(np.bincount(self.numbers).max(initial=0))
+
     def cut_steps(self, first: int | None, last: int | None) -> Steps:
         """The steps of those blocks that lie only partly between two steps."""
         blocks = self.steps // self.level

@@ -15,7 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from backlight.store.heatmap import Columns, Steps, block_columns, step_columns
+from backlight.store.heatmap import Columns, Steps, block_columns, distinct, step_columns
 from backlight.store.precision import has_sketch
 
 LEVELS: Final = (16, 64, 256, 1024, 4096)
@@ -56,16 +56,22 @@ Numbers = npt.NDArray[Any]
 
 
 def slices_of(steps: Steps, wanted: int) -> Columns:
-    """At most `wanted` columns of equal numbers of steps; of a long history, of whole blocks.
+    """At most `wanted` columns of about equal numbers of steps; of a long history, of whole blocks.
 
     >>> slices_of(np.arange(1000), 600).level, slices_of(np.arange(25_000), 600).level
     (1, 64)
+    >>> len(slices_of(np.arange(25_000), 300).ranges)
+    300
     """
     exact = step_columns(steps, wanted)
     if len(steps) <= max(2 * wanted, _EXACT_STEPS):
         return exact
-    coarse = block_columns(steps, wanted, LEVELS)
-    return coarse if 2 * len(coarse.ranges) >= wanted else exact
+    level = block_columns(steps, wanted, LEVELS).level
+    # A column is of one block or two: what is shown of one is shares, which do not depend on that.
+    blocks = step_columns(distinct(steps // level), wanted)
+    if 2 * len(blocks.ranges) < wanted:
+        return exact
+    return Columns(steps, blocks.numbers[np.searchsorted(blocks.steps, steps // level)], level)
 
 
 def levels_for(steps: Steps) -> list[int]:

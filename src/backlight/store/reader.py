@@ -26,7 +26,7 @@ from backlight.store.queries import query
 from backlight.store.ranks import RANK, SiteNumbers, with_rank
 from backlight.store.runs import info_problem, read_info
 from backlight.store.snapshot import LARGE_TABLES, Snapshot
-from backlight.store.summary import summarize
+from backlight.store.summary import of_lowest_rank, summarize
 from backlight.store.thinning import kept_steps
 from backlight.store.tiles import SHARES, SHOWN
 
@@ -213,12 +213,15 @@ class RunReader:
         """The sites in network order: by first output of a call, parameters after outputs."""
         return self._query("sites", {"sites"})
 
-    def steps(self, *, after: int = -1) -> pa.Table:
-        """The steps later than one."""
-        return self._query("steps", {"steps"}, after=after)
+    def steps(self) -> pa.Table:
+        """The steps in their order, as the lowest rank saw them: the ranks step together."""
+        rows = of_lowest_rank(self._snapshot.held["steps"])
+        if (np.diff(rows["step"].to_numpy()) > 0).all():
+            return rows
+        return rows.sort_by([("step", "ascending"), ("started_at", "ascending")])
 
     def scalars(self, *, after: int = -1, points: int = 2000) -> pa.Table:
-        """`step, name, value`: about `points` for each name, with every extreme and end.
+        """`step, name, value, logged_at`: about `points` of each name, every extreme and end too.
 
         Where no `loss` was logged, it is the one that the steps' backward passes started from.
         """
@@ -241,7 +244,9 @@ class RunReader:
         last: int | None = None,
         sites: Collection[int] | None = None,
     ) -> pa.Table:
-        """`site, column, value, nans, infs` over recorded steps; metadata: each column's steps.
+        """`site, column, value, nans, infs` over recorded steps.
+
+        The metadata has each column's steps, and how many recorded ones the fullest column holds.
 
         A screen shows a few hundred rows: `sites` says which, and makes the rest cost nothing.
         """
@@ -263,7 +268,8 @@ class RunReader:
             sites,
         )
         table = cells_of(asked, rows, tiles, statistic=statistic)
-        return table.replace_schema_metadata({"columns": json.dumps(asked.ranges)})
+        said = {"columns": json.dumps(asked.ranges), "fullest": json.dumps(asked.fullest)}
+        return table.replace_schema_metadata(said)
 
     def history(self, site: int, *, quantity: str = "value", points: int = 2000) -> pa.Table:
         """Every statistic of one quantity at one site, about `points` rows of it."""

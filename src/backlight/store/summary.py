@@ -54,7 +54,7 @@ def count_faults(faults: object) -> int:
 
 def summarize(*, steps: pa.Table, scalars: pa.Table, notes: pa.Table) -> dict[str, Any]:
     """The part of a Summary that the small tables tell."""
-    lead = _of_lowest_rank(steps)
+    lead = of_lowest_rank(steps)
     duration_secs = _total(lead["duration_secs"])
     losses = _losses(scalars)
     if not len(losses):  # none was logged; this is what backward passes started from
@@ -74,7 +74,7 @@ def summarize(*, steps: pa.Table, scalars: pa.Table, notes: pa.Table) -> dict[st
     }
 
 
-def _of_lowest_rank(table: pa.Table) -> pa.Table:
+def of_lowest_rank(table: pa.Table) -> pa.Table:
     """The rows of the lowest rank that has any: the others saw the same steps."""
     bounds = pc.min_max(table["rank"])
     if bounds["min"] == bounds["max"]:
@@ -88,7 +88,7 @@ def _total(column: pa.ChunkedArray) -> float:
 
 
 def _losses(scalars: pa.Table) -> npt.NDArray[np.float64]:
-    rows = _of_lowest_rank(scalars.filter(pc.equal(scalars["name"], "loss")))
+    rows = of_lowest_rank(scalars.filter(pc.equal(scalars["name"], "loss")))
     order = np.lexsort((rows["logged_at"].to_numpy(), rows["step"].to_numpy()))
     values: npt.NDArray[np.float64] = rows["value"].to_numpy()[order]
     return values

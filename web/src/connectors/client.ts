@@ -1,9 +1,11 @@
 import type { GraphAnswer } from "../lib/graph/answer";
 import { type Moment, ratio } from "../lib/graph/moment";
 import { heatmapMatrix } from "../lib/heatmap";
+import type { ScalarRows } from "../lib/series";
 import { UPDATE_RATIO } from "../lib/statistics";
 import type {
   Connector,
+  Heatmap,
   HeatmapQuery,
   HistoryRow,
   MomentQuery,
@@ -17,9 +19,12 @@ import type {
   Site,
   SiteQuery,
   SketchSlice,
-  StepColumns,
+  StepFacts,
+  Steps,
+  StepsQuery,
   Summary,
   Table,
+  Told,
   ValuesQuery,
 } from "./connector";
 import { readNumber } from "./json";
@@ -27,16 +32,7 @@ import type { Beside, Call, EventRow, KeptRow, KeptSample, SampleRow } from "./k
 import type { FrameSource, Query, Transport, Watcher } from "./transport";
 
 const MOST_POINTS = 30_000;
-
-const texts = new Map<string, string>();
-
-/** One text for all that are equal: a run has few kinds and graphs, and a row for each of its steps. */
-function interned(text: string): string {
-  const known = texts.get(text);
-  if (known !== undefined) return known;
-  texts.set(text, text);
-  return text;
-}
+const HISTORY_FACTS = ["step", "kind", "iteration", "dtype", "shape"];
 
 /** Asks the addresses of `docs/http.md`, whichever way their answers come. */
 export class Client implements Connector {
@@ -63,39 +59,47 @@ export class Client implements Connector {
       .map((row) => ({ ...row, aliases: Array.from(row.aliases ?? []) }) as Site);
   }
 
-  async steps(id: string, after: number | null, signal?: AbortSignal): Promise<StepColumns> {
-    const columns = await this.columns(`${runPath(id)}/steps`, { after }, signal);
+  async steps(id: string, query: StepsQuery, signal?: AbortSignal): Promise<Steps> {
+    const table = await this.arrow(`${runPath(id)}/steps`, { ...query }, signal);
+    const column = <T>(name: string) => Array.from(table.getChild(name).toArray() as ArrayLike<T>);
     return {
-      step: Array.from(columns.step as ArrayLike<number>),
-      kind: Array.from(columns.kind as ArrayLike<string>, interned),
-      iterations: Array.from(columns.iterations as ArrayLike<number>),
-      graph: Array.from(columns.graph as ArrayLike<string>, interned),
-      recorded: Array.from(columns.recorded as ArrayLike<boolean>),
-      started_at: Array.from(columns.started_at as ArrayLike<number>),
-      duration_secs: Array.from(columns.duration_secs as ArrayLike<number>),
-      recording_secs: Array.from(columns.recording_secs as ArrayLike<number>),
+      rows: {
+        step: column("step"),
+        place: column("place"),
+        iterations: column("iterations"),
+        kind: column("kind"),
+        graph: column("graph"),
+      },
+      facts: JSON.parse(table.schema.metadata!.get("steps")!) as StepFacts,
     };
   }
 
   async scalars(id: string, query: ScalarsQuery, signal?: AbortSignal): Promise<ScalarColumns> {
-    const columns = await this.columns(`${runPath(id)}/scalars`, { ...query }, signal);
-    return columns as unknown as ScalarColumns;
+    const table = await this.arrow(`${runPath(id)}/scalars`, { ...query }, signal);
+    const settled = JSON.parse(table.schema.metadata!.get("settled")!) as number | null;
+    return { ...(table.toColumns() as unknown as ScalarRows), settled };
   }
 
-  async notes(id: string, signal?: AbortSignal): Promise<Note[]> {
-    return (await this.json<{ notes: Note[] }>(`${runPath(id)}/notes`, signal)).notes;
+  async notes(id: string, signal?: AbortSignal): Promise<Told<Note>> {
+    const path = `${runPath(id)}/notes`;
+    const answer = await this.json<{ notes: Note[]; left_out: number }>(path, signal);
+    return { rows: answer.notes, leftOut: answer.left_out };
   }
 
-  async heatmap(id: string, query: HeatmapQuery, signal?: AbortSignal) {
+  async heatmap(id: string, query: HeatmapQuery, signal?: AbortSignal): Promise<Heatmap> {
     const table = await this.arrow(`${runPath(id)}/heatmap`, { ...query }, signal);
     const steps = JSON.parse(table.schema.metadata?.get("columns") ?? "[]") as [number, number][];
     const column = (name: string) => table.getChild(name).toArray() as ArrayLike<number>;
     const [site, value, nans, infs] = ["site", "value", "nans", "infs"].map(column);
-    return heatmapMatrix(
-      { site: site!, column: column("column"), value: value!, nans: nans!, infs: infs! },
-      steps,
-      0,
-    );
+    const cells = {
+      site: site!,
+      column: column("column"),
+      value: value!,
+      nans: nans!,
+      infs: infs!,
+    };
+    const fullest = Number(table.schema.metadata?.get("fullest") ?? 1);
+    return { ...heatmapMatrix(cells, steps, 0), fullest };
   }
 
   async graph(id: string, step: number, signal?: AbortSignal): Promise<GraphAnswer> {
@@ -126,21 +130,20 @@ export class Client implements Connector {
   async history(id: string, query: SiteQuery, signal?: AbortSignal): Promise<HistoryRow[]> {
     const { site, quantity, limit: points } = query;
     const path = `${runPath(id)}/sites/${site}/history`;
-    type Row = Record<string, number> & { dtype: string; shape: number[] };
-    const ask = async (limit: number) => {
-      const table = await this.arrow(path, { quantity, points: limit }, signal);
-      return table.toArray() as Row[];
-    };
-    let all = await ask(points);
-    const deepest = all.reduce((most, row) => Math.max(most, row.iteration! + 1), 1);
+    const ask = (limit: number) => this.arrow(path, { quantity, points: limit }, signal);
+    let table = await ask(points);
+    const iterations = table.getChild("iteration").toArray() as ArrayLike<number>;
+    const deepest = 1 + Array.from(iterations).reduce((most, each) => Math.max(most, each), 0);
     // The server thins iterations like steps, and so may leave out some.
-    if (deepest > 1) all = await ask(Math.min(MOST_POINTS, points * deepest));
-    return all.map((row) => ({
-      step: row.step!,
-      iteration: row.iteration!,
-      dtype: row.dtype,
+    if (deepest > 1) table = await ask(Math.min(MOST_POINTS, points * deepest));
+    const rest = table.names.filter((name) => !HISTORY_FACTS.includes(String(name)));
+    // Apart: objects of many properties take three times the memory.
+    const statistics = table.select(rest).toArray() as Record<string, number>[];
+    const rows = table.select(HISTORY_FACTS).toArray() as Omit<HistoryRow, "statistics">[];
+    return rows.map((row, i) => ({
+      ...row,
       shape: Array.from(row.shape),
-      statistics: row,
+      statistics: statistics[i]!,
     }));
   }
 
@@ -151,9 +154,10 @@ export class Client implements Connector {
     return table.toArray() as SketchSlice[];
   }
 
-  async eventLog(id: string, signal?: AbortSignal): Promise<EventRow[]> {
-    const { events } = await this.json<{ events: EventRow[] }>(`${runPath(id)}/event_log`, signal);
-    return events;
+  async eventLog(id: string, signal?: AbortSignal): Promise<Told<EventRow>> {
+    const path = `${runPath(id)}/event_log`;
+    const answer = await this.json<{ events: EventRow[]; left_out: number }>(path, signal);
+    return { rows: answer.events, leftOut: answer.left_out };
   }
 
   async calls(id: string, step: number, signal?: AbortSignal): Promise<Beside<Call>> {
@@ -218,13 +222,6 @@ export class Client implements Connector {
       this.transport.fetch(path, query, signal),
     ]);
     return tableFromIPC(bytes);
-  }
-
-  private async columns(path: string, query: Query, signal?: AbortSignal) {
-    return (await this.arrow(path, query, signal)).toColumns() as Record<
-      string,
-      ArrayLike<unknown>
-    >;
   }
 }
 

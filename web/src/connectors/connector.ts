@@ -1,8 +1,10 @@
 import type { GraphAnswer } from "../lib/graph/answer";
 import type { Moment } from "../lib/graph/moment";
 import type { HeatmapMatrix } from "../lib/heatmap";
+import type { ScalarRows } from "../lib/series";
 import type { Sketch } from "../lib/sketch";
 import type { OwnStatistic } from "../lib/statistics";
+import type { StepRows } from "../lib/steps";
 import type { Beside, Call, EventRow, KeptRow, KeptSample, SampleRow } from "./kept";
 import type { FrameSource, Query, Watcher } from "./transport";
 
@@ -13,15 +15,15 @@ export interface Connector {
   runs(signal?: AbortSignal): Promise<RunList>;
   run(id: string, signal?: AbortSignal): Promise<RunDetail>;
   sites(id: string, signal?: AbortSignal): Promise<Site[]>;
-  steps(id: string, after: number | null, signal?: AbortSignal): Promise<StepColumns>;
+  steps(id: string, query: StepsQuery, signal?: AbortSignal): Promise<Steps>;
   scalars(id: string, query: ScalarsQuery, signal?: AbortSignal): Promise<ScalarColumns>;
-  notes(id: string, signal?: AbortSignal): Promise<Note[]>;
-  heatmap(id: string, query: HeatmapQuery, signal?: AbortSignal): Promise<HeatmapMatrix>;
+  notes(id: string, signal?: AbortSignal): Promise<Told<Note>>;
+  heatmap(id: string, query: HeatmapQuery, signal?: AbortSignal): Promise<Heatmap>;
   graph(id: string, step: number, signal?: AbortSignal): Promise<GraphAnswer>;
   moment(id: string, query: MomentQuery, signal?: AbortSignal): Promise<Moment>;
   history(id: string, query: SiteQuery, signal?: AbortSignal): Promise<HistoryRow[]>;
   sketches(id: string, query: SiteQuery, signal?: AbortSignal): Promise<SketchSlice[]>;
-  eventLog(id: string, signal?: AbortSignal): Promise<EventRow[]>;
+  eventLog(id: string, signal?: AbortSignal): Promise<Told<EventRow>>;
   calls(id: string, step: number, signal?: AbortSignal): Promise<Beside<Call>>;
   samples(id: string, step: number, signal?: AbortSignal): Promise<KeptSample[]>;
   values(id: string, query: ValuesQuery, signal?: AbortSignal): Promise<Beside<KeptRow>>;
@@ -114,28 +116,52 @@ export interface Site {
   first_step: number;
 }
 
-export interface StepColumns {
-  step: number[];
-  kind: string[];
-  /** How many iterations each step had, and the signature of its graph or nothing. */
-  iterations: number[];
-  graph: string[];
-  recorded: boolean[];
-  started_at: number[];
-  duration_secs: number[];
-  recording_secs: number[];
+/** Some of the recorded steps, and what is to be said of all steps. */
+export interface Steps {
+  rows: StepRows;
+  facts: StepFacts;
 }
 
-export interface ScalarColumns {
-  step: ArrayLike<number>;
-  name: ArrayLike<string>;
-  value: ArrayLike<number>;
+export interface StepFacts {
+  first: number | null;
+  last: number | null;
+  /** How many steps of each kind were recorded. */
+  kinds: Record<string, number>;
+  /** Medians. */
+  step_secs: number | null;
+  recording_secs: number | null;
+}
+
+export interface ScalarColumns extends ScalarRows {
+  /** The last step whose kind is known: that of a later one may still turn out to be another. */
+  settled: number | null;
 }
 
 export interface Note {
   step: number;
   text: string;
   written_at: number;
+}
+
+/** Rows, and how many in the middle were left out because there are very many. */
+export interface Told<T> {
+  rows: T[];
+  leftOut: number;
+}
+
+/** One value for each site and column of steps. */
+export interface Heatmap extends HeatmapMatrix {
+  /** How many recorded steps the fullest column holds. */
+  fullest: number;
+}
+
+export interface StepsQuery {
+  /** Only steps of this kind, only later ones, all around this one; null for any. */
+  kind: string | null;
+  after: number | null;
+  around: number | null;
+  /** About how many besides those around. */
+  points: number;
 }
 
 export interface ScalarsQuery {
@@ -174,6 +200,7 @@ export interface SiteQuery {
 /** The statistics of one quantity of one site at one iteration of a step. */
 export interface HistoryRow {
   step: number;
+  kind: string;
   iteration: number;
   dtype: string;
   shape: number[];

@@ -52,6 +52,7 @@ export interface KeptRow {
 
 export interface SampleRow {
   step: number;
+  kind: string;
   iteration: number;
   backward: string;
   sample: number;

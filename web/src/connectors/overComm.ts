@@ -1,3 +1,4 @@
+import { Channel } from "./channel";
 import {
   addressOf,
   errorIn,
@@ -12,31 +13,10 @@ const QUIET_MS = 15_000;
 /** Asked so long ago, a question says that nobody answers: the kernel may be busy, or gone. */
 const PATIENCE_MS = 5000;
 
-/** What is sent through a notebook's channel, and what comes back. */
-export interface Ask {
-  id: string;
-  ask: string;
-}
-export interface Reply {
-  id: string;
-  status: number;
-  body: ArrayBuffer;
-}
-
 /** A notebook's own channel. The kernel answers; nothing is sent over the network by the page. */
-export class OverComm implements Transport {
-  private readonly waiting = new Map<string, (reply: Reply) => void>();
-  private asked = 0;
-
-  constructor(private readonly send: (ask: Ask) => void) {}
-
-  receive(reply: Reply): void {
-    this.waiting.get(reply.id)?.(reply);
-    this.waiting.delete(reply.id);
-  }
-
+export class OverComm extends Channel implements Transport {
   async fetch(path: string, query: Query, signal?: AbortSignal): Promise<ArrayBuffer> {
-    const { status, body } = await this.ask(addressOf(path, query), signal);
+    const { status, body } = await this.say(addressOf(path, query), signal);
     if (status !== 200) throw new Error(errorIn(new TextDecoder().decode(body), status));
     return body;
   }
@@ -75,20 +55,6 @@ export class OverComm implements Transport {
       isStopped = true;
       clearTimeout(timer);
     };
-  }
-
-  private ask(address: string, signal?: AbortSignal): Promise<Reply> {
-    this.asked += 1;
-    const id = String(this.asked);
-    return new Promise((resolve, reject) => {
-      signal?.throwIfAborted();
-      this.waiting.set(id, resolve);
-      signal?.addEventListener("abort", () => {
-        this.waiting.delete(id);
-        reject(signal.reason);
-      });
-      this.send({ id, ask: address });
-    });
   }
 }
 

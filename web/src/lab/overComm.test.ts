@@ -1,6 +1,7 @@
 import { expect, test } from "vitest";
+import type { Ask } from "../connectors/channel";
 import type { Message } from "./frames";
-import { type Ask, LabOverComm } from "./overComm";
+import { LabOverComm } from "./overComm";
 
 function frame(event: string): Uint8Array {
   const text = new TextEncoder().encode(JSON.stringify({ event, arrays: [] }).padEnd(64));

@@ -15,16 +15,6 @@ export function columnOfStep(columns: Columns, step: number | null): number {
   );
 }
 
-/** How many recorded steps the fullest column holds. `recorded` may reach further than the columns. */
-export function stepsPerColumn(columns: Columns, recorded: ArrayLike<number>): number {
-  let most = 1;
-  for (const [first, last] of columns) {
-    if (first === last) continue;
-    most = Math.max(most, lastAtMost(recorded, last) - lastAtMost(recorded, first - 1));
-  }
-  return most;
-}
-
 /** Round steps, about `count` of them, each with the column where it is; columns need not be even. */
 export function columnTicks(columns: Columns, count: number): { column: number; step: number }[] {
   const first = columns[0]?.[0];

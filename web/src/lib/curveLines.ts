@@ -1,28 +1,24 @@
 import type { CurveOptions } from "./curves";
 import { LINE_COLOURS, type Line, lineColour, smooth, type XAxis } from "./lines";
 import { nearest } from "./search";
-import type { Series } from "./series";
+import { longest, type Series } from "./series";
 import { niceTicks } from "./ticks";
-
-interface Steps {
-  step: readonly number[];
-  kind: readonly string[];
-  started_at: readonly number[];
-}
 
 /** Makes lines of scalars: over steps or time, one for each kind of step, smoothed. */
 export class CurveMaker {
+  /** The series that tells at which time which step was, and when the first one of all began. */
+  private readonly clock: Series;
   private readonly began: number;
-  readonly kinds: string[];
 
   constructor(
-    private readonly steps: Steps,
+    scalars: ReadonlyMap<string, Series>,
+    readonly kinds: readonly string[],
     private readonly options: CurveOptions,
     /** Only steps of this kind; null for all. */
     private readonly kind: string | null,
   ) {
-    this.began = steps.started_at[0] ?? 0;
-    this.kinds = [...new Set(steps.kind)].sort();
+    this.clock = longest(scalars);
+    this.began = [...scalars.values()].reduce((first, { at }) => Math.min(first, at[0]!), Infinity);
   }
 
   /** One line, or one for each kind of step at which it was logged. */
@@ -30,7 +26,7 @@ export class CurveMaker {
     // One kind only: nothing has to be looked up, and nothing to be copied.
     if (this.kind === null && this.kinds.length <= 1 && !this.options.isTimed)
       return [this.smoothed(name, series.step, series.value, colour)];
-    const kinds = series.step.map((step) => this.kindAt(step));
+    const kinds = series.kind;
     const wanted = (kind: string) => this.kind === null || kind === this.kind;
     const present = [...new Set(kinds)].filter(wanted);
     // More kinds than colours: lines that could not be told apart.
@@ -47,29 +43,30 @@ export class CurveMaker {
   /** Where a step is on the axis. */
   place(step: number): number {
     if (!this.options.isTimed) return step;
-    const at = nearest(this.steps.step, step);
-    return at < 0 ? step : this.steps.started_at[at]! - this.began;
+    const at = nearest(this.clock.step, step);
+    return at < 0 ? step : this.clock.at[at]! - this.began;
+  }
+
+  /** Where a moment is on the axis: one at a step, in seconds since 1970. */
+  moment(step: number, at: number): number {
+    return this.options.isTimed ? at - this.began : step;
   }
 
   /** The step at a place of the axis. */
   stepAt(place: number): number {
     if (!this.options.isTimed) return place;
-    return this.steps.step[nearest(this.steps.started_at, place + this.began)] ?? 0;
-  }
-
-  private kindAt(step: number): string {
-    return this.steps.kind[nearest(this.steps.step, step)] ?? "";
+    return this.clock.step[nearest(this.clock.at, place + this.began)] ?? 0;
   }
 
   private line(
     name: string,
-    { step, value }: Series,
+    { step, value, at }: Series,
     colour: string,
     isWanted: (index: number) => boolean,
   ): Line {
     const kept = step.map((_, i) => i).filter(isWanted);
     const y = kept.map((i) => value[i]!);
-    const x = kept.map((i) => this.place(step[i]!));
+    const x = kept.map((i) => this.moment(step[i]!, at[i]!));
     return this.smoothed(name, x, y, colour);
   }
 

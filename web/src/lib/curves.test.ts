@@ -1,13 +1,17 @@
 import { describe, expect, it } from "vitest";
 import { CurveMaker, timeAxis } from "./curveLines";
-import { formatCurves, groupScalars, PLAIN_CURVES, parseCurves } from "./curves";
+import { type CurveOptions, formatCurves, groupScalars, PLAIN_CURVES, parseCurves } from "./curves";
 
-const STEPS = {
+const LOSS = {
   step: [0, 1, 2, 3],
+  value: [4, 5, 2, Number.NaN],
   kind: ["train", "test", "train", "test"],
-  started_at: [100, 110, 125, 150],
+  at: [100, 110, 125, 150],
 };
-const LOSS = { step: [0, 1, 2, 3], value: [4, 5, 2, Number.NaN] };
+
+function makerOf(options: CurveOptions, kind: string | null = null): CurveMaker {
+  return new CurveMaker(new Map([["loss", LOSS]]), ["test", "train"], options, kind);
+}
 
 describe("options of curves", () => {
   it("come back from the address as they were", () => {
@@ -45,7 +49,7 @@ describe("groups of scalars", () => {
 
 describe("lines of a scalar", () => {
   it("are one for each kind of step", () => {
-    const lines = new CurveMaker(STEPS, PLAIN_CURVES, null).lines("loss", LOSS, "--loss");
+    const lines = makerOf(PLAIN_CURVES).lines("loss", LOSS, "--loss");
     expect(lines.map(({ name, x }) => [name, x])).toEqual([
       ["test", [1, 3]],
       ["train", [0, 2]],
@@ -54,16 +58,16 @@ describe("lines of a scalar", () => {
 
   it("are one if kinds are not told apart, or only one is wanted", () => {
     const asOne = { ...PLAIN_CURVES, isByKind: false };
-    expect(new CurveMaker(STEPS, asOne, null).lines("loss", LOSS, "--loss")).toEqual([
+    expect(makerOf(asOne).lines("loss", LOSS, "--loss")).toEqual([
       { name: "loss", colour: "--loss", x: [0, 1, 2, 3], y: LOSS.value },
     ]);
-    const [only] = new CurveMaker(STEPS, PLAIN_CURVES, "train").lines("loss", LOSS, "--loss");
+    const [only] = makerOf(PLAIN_CURVES, "train").lines("loss", LOSS, "--loss");
     expect(only).toMatchObject({ name: "loss", x: [0, 2], y: [4, 2] });
   });
 
   it("keep what was smoothed, and what is not finite", () => {
     const options = { ...PLAIN_CURVES, smoothing: 0.5, isByKind: false };
-    const [line] = new CurveMaker(STEPS, options, null).lines("loss", LOSS, "--loss");
+    const [line] = makerOf(options).lines("loss", LOSS, "--loss");
     expect(line!.raw).toEqual(LOSS.value);
     expect(line!.y[0]).toBe(4);
     expect(line!.y[1]).toBeCloseTo((0.25 * 4 + 0.5 * 5) / 0.75);
@@ -71,9 +75,13 @@ describe("lines of a scalar", () => {
   });
 
   it("stand over time, and a place is a step again", () => {
-    const maker = new CurveMaker(STEPS, { ...PLAIN_CURVES, isTimed: true }, null);
+    const maker = makerOf({ ...PLAIN_CURVES, isTimed: true });
     expect(maker.place(2)).toBe(25);
     expect(maker.stepAt(26)).toBe(2);
+    expect(maker.lines("loss", LOSS, "--loss").map(({ x }) => x)).toEqual([
+      [10, 50],
+      [0, 25],
+    ]);
   });
 });
 

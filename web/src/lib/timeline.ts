@@ -23,7 +23,7 @@ export function stepScale(first: number, last: number, left: number, right: numb
 const LOG_FROM = 50;
 
 /** Where a curve's values are between 0 (bottom) and 1 (top). */
-export function curveScale({ value }: Series) {
+export function curveScale({ value }: Pick<Series, "value">) {
   const range = fullRange(value) ?? { low: 0, high: 1 };
   const isLog = range.low > 0 && range.high / range.low > LOG_FROM;
   const bend = isLog ? Math.log : (v: number) => v;

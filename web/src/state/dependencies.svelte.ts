@@ -10,8 +10,8 @@ export class Dependencies {
   readonly neighbours = $derived(this.answer.data && neighboursOf(this.answer.data));
 
   /** To be called from an effect. */
-  follow(connector: Connector, run: OpenRun, step: number | null): void {
-    const { graph } = run.stepFacts(step);
+  follow(connector: Connector, run: OpenRun): void {
+    const { graph, step } = run;
     if (!graph || step === null) return;
     this.answer.load(graph, graph, (signal) => connector.graph(run.id, step, signal));
   }

@@ -21,8 +21,7 @@ export class GraphState {
   readonly colours = new Resource<Moment>({ keep: true, gapMs: 0 });
   readonly seen = new Resource<Moment>({ keep: true, gapMs: 0 });
 
-  readonly step = $derived.by(() => this.run.recordedAt(selection.current.step));
-  readonly facts = $derived.by(() => this.run.stepFacts(this.step));
+  readonly step = $derived.by(() => this.run.step);
   readonly statistic = $derived.by(() =>
     statisticOf(selection.current.statistic, this.run.statistics),
   );
@@ -70,7 +69,7 @@ export class GraphState {
     return byItem;
   });
 
-  private readonly iterations = $derived(this.facts.iterations);
+  private readonly iterations = $derived.by(() => this.run.iterations);
   private readonly iteration = $derived(selection.current.iteration);
   private readonly pickedColours = $derived.by(() =>
     this.colours.data ? pickRows(this.colours.data, this.iteration, this.iterations) : null,
@@ -110,7 +109,7 @@ export class GraphState {
 
   /** To be called from effects: loads what the selection needs and is not there. */
   loadGraph(): void {
-    this.dependencies.follow(this.connector, this.run, this.step);
+    this.dependencies.follow(this.connector, this.run);
   }
 
   loadMoments(): void {

@@ -34,7 +34,7 @@ export class Others {
       id,
       detail,
       siteByName: new Map(sites.map((site) => [site.name, site])),
-      scalars: appendScalars(new Map(), scalars),
+      scalars: appendScalars(new Map(), scalars, -1),
     };
   }
 }

@@ -5,22 +5,25 @@ import type {
   RunChange,
   RunDetail,
   Site,
-  StepColumns,
   Summary,
 } from "../connectors/connector";
 import { type Diagnosis, findings } from "../connectors/findings";
 import type { EventRow } from "../connectors/kept";
 import { SURE } from "../lib/findings";
-import { nearest } from "../lib/search";
 import { appendScalars, longest, type Series } from "../lib/series";
 import { withOwn } from "../lib/statistics";
 import { Muted } from "./muted.svelte";
 import { Resource } from "./resource.svelte";
-import { selection } from "./selection.svelte";
+import { HeldSteps } from "./steps.svelte";
 
 /** What is wrong is asked for again after this time at the earliest. */
 const FINDINGS_GAP_MS = 3000;
 const POINTS = 2000;
+/** When so many points of a scalar have come one after another, all are asked for again, thinned: not too
+ * often, for those of a long run take a while, but never later than when there are very many. */
+const NEW_POINTS = 300;
+const WHOLE_GAP_MS = 30_000;
+const MOST_POINTS = 2 * POINTS;
 
 /** One run and what is known of it; grows while the run is live. */
 export class OpenRun {
@@ -28,29 +31,35 @@ export class OpenRun {
   summary = $state.raw<Summary | null>(null);
   rows = $state.raw<Rows | null>(null);
   sites = $state.raw<Site[]>([]);
-  steps = $state.raw<StepColumns>(noSteps());
   scalars = $state.raw<ReadonlyMap<string, Series>>(new Map());
   notes = $state.raw<Note[]>([]);
   events = $state.raw<EventRow[]>([]);
+  /** How many notes and events are not held, because there are very many. */
+  leftOut = $state.raw({ notes: 0, events: 0 });
   readonly diagnosis = new Resource<Diagnosis>({ keep: true, gapMs: FINDINGS_GAP_MS });
   readonly muted: Muted;
   error = $state<string | null>(null);
   isConnected = $state(true);
   receivedAt = $state(0);
 
-  // Of its own, so that other changes of the selection do not go through all steps again.
-  private readonly selectedKind = $derived(selection.current.kind);
-  readonly kinds = $derived([...new Set(this.steps.kind)].sort());
-  /** The recorded steps of the selected kind; of all if there is none of that kind. */
-  readonly recordedSteps = $derived.by(() => {
-    const kind = this.selectedKind;
-    const isOfKind = kind !== null && this.kinds.includes(kind);
-    return this.allRecordedSteps.filter((_, i) => !isOfKind || this.recordedKinds[i] === kind);
-  });
-  readonly allRecordedSteps = $derived(this.steps.step.filter((_, i) => this.steps.recorded[i]));
-  private readonly recordedKinds = $derived(
-    this.steps.kind.filter((_, i) => this.steps.recorded[i]),
-  );
+  private readonly held: HeldSteps;
+  /** The recorded steps that are held, of the selected kind: all around the selected one, some elsewhere. */
+  readonly steps = $derived.by(() => this.held.rows);
+  /** The recorded step that the selection means: itself, the nearest, or the newest. */
+  readonly step = $derived.by(() => this.held.at?.step ?? null);
+  /** How many iterations it had, and the signature of its graph. */
+  readonly iterations = $derived.by(() => this.held.at?.iterations ?? 1);
+  readonly graph = $derived.by(() => this.held.at?.graph ?? "");
+  readonly stepFacts = $derived.by(() => this.held.facts);
+  readonly kinds = $derived.by(() => this.held.kinds);
+  /** The selected kind, if the run has steps of it. */
+  readonly kind = $derived.by(() => this.held.kind);
+  /** The first and the last step, recorded or not; and of those that are recorded. */
+  readonly ends = $derived<[number, number]>([this.stepFacts.first ?? 0, this.stepFacts.last ?? 1]);
+  readonly recordedEnds = $derived<[number, number]>([
+    this.steps.step[0] ?? 0,
+    this.steps.step.at(-1) ?? 1,
+  ]);
   readonly siteByName = $derived(new Map(this.sites.map((site) => [site.name, site])));
   readonly isLive = $derived(this.summary?.status === "live");
   readonly quantities = $derived(this.detail?.quantities ?? []);
@@ -65,12 +74,17 @@ export class OpenRun {
 
   private pending: RunChange | null = null;
   private isFetching = false;
+  /** The last step whose kind was known when scalars were asked for. */
+  private settled: number | null = null;
+  /** When all scalars were asked for, and how many points of one that were. */
+  private whole = { points: 0, at: 0 };
 
   constructor(
     private readonly connector: Connector,
     readonly id: string,
   ) {
     this.muted = new Muted(id);
+    this.held = new HeldSteps(connector, id);
   }
 
   open(): () => void {
@@ -94,35 +108,27 @@ export class OpenRun {
     };
   }
 
-  /** The recorded step that a selected step means: itself, the nearest, or the newest for null. */
-  recordedAt(step: number | null): number | null {
-    if (step === null) return this.recordedSteps.at(-1) ?? null;
-    return this.recordedSteps[nearest(this.recordedSteps, step)] ?? null;
+  /** To be called from an effect: asks for the steps around the selected one, if they are not held. */
+  followSelection(): void {
+    if (this.rows && !this.held.isKnown) void this.held.look().catch((error) => this.fail(error));
   }
 
-  /** The recorded step so many before or after the selected one; null at the newest of a live run. */
-  recordedBeside(step: number | null, offset: number): number | null {
-    const steps = this.recordedSteps;
-    if (steps.length === 0) return null;
-    const from = step === null ? steps.length - 1 : nearest(steps, step);
-    const to = Math.max(0, Math.min(steps.length - 1, from + offset));
-    return to === steps.length - 1 && offset > 0 && this.isLive ? null : steps[to]!;
+  /** Selects the recorded step so many before or after the selected one, or follows the newest of a live
+   * run; and says whether that is another one. */
+  async walk(offset: number): Promise<boolean> {
+    const before = this.step;
+    try {
+      await this.held.walk(offset, this.isLive);
+    } catch (error) {
+      this.fail(error);
+    }
+    return this.step !== before;
   }
 
   /** What is written into the address for a step: nothing for the newest of a live run. */
   addressOf(step: number): number | null {
-    const at = this.recordedAt(step);
-    return at === this.recordedSteps.at(-1) && this.isLive ? null : at;
-  }
-
-  /** How many iterations a step had, its kind, and the signature of its graph. */
-  stepFacts(step: number | null): { iterations: number; kind: string; graph: string } {
-    const at = step === null ? -1 : nearest(this.steps.step, step);
-    return {
-      iterations: this.steps.iterations[at] ?? 1,
-      kind: this.steps.kind[at] ?? "",
-      graph: this.steps.graph[at] ?? "",
-    };
+    const at = this.held.nearest(step);
+    return at === this.steps.step.at(-1) && this.isLive ? null : at;
   }
 
   private async loadDetail(): Promise<void> {
@@ -130,8 +136,12 @@ export class OpenRun {
       this.detail = await this.connector.run(this.id);
       this.summary ??= this.detail.summary;
     } catch (error) {
-      this.error = error instanceof Error ? error.message : String(error);
+      this.fail(error);
     }
+  }
+
+  private fail(error: unknown): void {
+    this.error = error instanceof Error ? error.message : String(error);
   }
 
   private change(change: RunChange): void {
@@ -150,7 +160,7 @@ export class OpenRun {
         await this.take(change);
         this.error = null;
       } catch (error) {
-        this.error = error instanceof Error ? error.message : String(error);
+        this.fail(error);
       }
     }
     this.isFetching = false;
@@ -162,7 +172,7 @@ export class OpenRun {
     const isNew = this.quantities.length === 0;
     await Promise.all([
       grew("sites") && this.loadSites(),
-      grew("steps") && this.loadSteps(),
+      grew("steps") && this.held.grow(),
       (grew("scalars") || grew("steps")) && this.loadScalars(), // steps have a loss too
       grew("notes") && this.loadNotes(),
       grew("events") && this.loadEvents(),
@@ -180,47 +190,35 @@ export class OpenRun {
     this.sites = await this.connector.sites(this.id);
   }
 
-  private async loadSteps(): Promise<void> {
-    const old = this.steps;
-    const rows = await this.connector.steps(this.id, old.step.at(-1) ?? null);
-    this.steps = {
-      step: old.step.concat(rows.step),
-      kind: old.kind.concat(rows.kind),
-      iterations: old.iterations.concat(rows.iterations),
-      graph: old.graph.concat(rows.graph),
-      recorded: old.recorded.concat(rows.recorded),
-      started_at: old.started_at.concat(rows.started_at),
-      duration_secs: old.duration_secs.concat(rows.duration_secs),
-      recording_secs: old.recording_secs.concat(rows.recording_secs),
-    };
+  /** Asks from the last step on, inclusive: its scalars may have been logged one after another; or from
+   * before it, where the kind of a step was not known yet. */
+  private async loadScalars(): Promise<void> {
+    const old = this.areScalarsMany() ? new Map<string, Series>() : this.scalars;
+    const last = Math.max(-1, ...[...old.values()].map((series) => series.step.at(-1)!));
+    const after = Math.min(last, this.settled ?? last) - 1;
+    const query = { after: after < 0 ? null : after, points: POINTS };
+    const rows = await this.connector.scalars(this.id, query);
+    this.scalars = appendScalars(old, rows, after);
+    this.settled = rows.settled;
+    if (query.after !== null) return;
+    this.whole = { points: longest(this.scalars).step.length, at: performance.now() };
   }
 
-  /** Asks from the last step on, inclusive: its scalars may have been logged one after another. */
-  private async loadScalars(): Promise<void> {
-    if (longest(this.scalars) > 2 * POINTS) this.scalars = new Map();
-    const last = Math.max(-1, ...[...this.scalars.values()].map((s) => s.step.at(-1) ?? -1));
-    const query = { after: last > 0 ? last - 1 : null, points: POINTS };
-    this.scalars = appendScalars(this.scalars, await this.connector.scalars(this.id, query));
+  private areScalarsMany(): boolean {
+    const { length } = longest(this.scalars).step;
+    const isLongAgo = performance.now() - this.whole.at > WHOLE_GAP_MS;
+    return length > MOST_POINTS || (length > this.whole.points + NEW_POINTS && isLongAgo);
   }
 
   private async loadNotes(): Promise<void> {
-    this.notes = await this.connector.notes(this.id);
+    const { rows, leftOut } = await this.connector.notes(this.id);
+    this.notes = rows;
+    this.leftOut = { ...this.leftOut, notes: leftOut };
   }
 
   private async loadEvents(): Promise<void> {
-    this.events = await this.connector.eventLog(this.id);
+    const { rows, leftOut } = await this.connector.eventLog(this.id);
+    this.events = rows;
+    this.leftOut = { ...this.leftOut, events: leftOut };
   }
-}
-
-function noSteps(): StepColumns {
-  return {
-    step: [],
-    kind: [],
-    iterations: [],
-    graph: [],
-    recorded: [],
-    started_at: [],
-    duration_secs: [],
-    recording_secs: [],
-  };
 }

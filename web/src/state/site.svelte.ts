@@ -42,10 +42,9 @@ export class QuantityData {
 
   private select(): History | null {
     if (!this.loaded.data) return null;
-    const { kind, iteration } = selection.current;
-    const isAsked = new Set(kind === null ? [] : this.run.recordedSteps);
-    const asked = this.loaded.data.filter(({ step }) => kind === null || isAsked.has(step));
-    const { rows, iterations } = iterationRows(asked, iteration);
+    const { kind } = this.run;
+    const asked = this.loaded.data.filter((row) => kind === null || row.kind === kind);
+    const { rows, iterations } = iterationRows(asked, selection.current.iteration);
     return {
       step: rows.map(({ step }) => step),
       rows: rows.map(({ statistics }) => statistics),

@@ -90,7 +90,8 @@ export const VIEW_LIST = [
     label: "Log",
     icon: "M5.500 4h8.500M5.500 8h8.500M5.500 12h8.500M2.250 4h.5M2.250 8h.5M2.250 12h.5",
     load: () => import("./Log.svelte"),
-    count: (run: OpenRun) => run.events.length + run.notes.length,
+    count: (run: OpenRun) =>
+      run.events.length + run.notes.length + run.leftOut.events + run.leftOut.notes,
   },
   {
     name: "custom",

@@ -18,7 +18,7 @@ logged AS (
 ),
 placed AS (
     SELECT
-        step, name, value,
+        step, name, value, logged_at,
         CASE WHEN isfinite(value) THEN 0 WHEN isnan(value) THEN 1 WHEN value > 0 THEN 2 ELSE 3 END AS kind,
         row_number() OVER (PARTITION BY name ORDER BY step, logged_at) - 1 AS position,
         count(*) OVER (PARTITION BY name) AS points,
@@ -47,7 +47,7 @@ kept AS (
     FROM marked
     GROUP BY name, bucket
 )
-SELECT step, name, value
+SELECT step, name, value, logged_at
 FROM marked
 WHERE points <= $points OR is_boundary OR is_gap OR (name, position) IN (SELECT (name, position) FROM kept)
 ORDER BY name, position
