@@ -631,3 +631,44 @@ def tokens_turned_round() -> Training:
         optimizer.step()
 
     return Training(model, optimizer, step, 120)
+
+
+@healthy
+def several_losses_on_one_line() -> Training:
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.trunk = mlp(10, 48, 48)
+            self.amounts, self.kind = nn.Linear(48, 3), nn.Linear(48, 4)
+
+        def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+            h = F.relu(self.trunk(x))
+            return self.amounts(h), self.kind(h)
+
+    model, draw = Net(), blobs()
+    optimizer = torch.optim.Adagrad(model.parameters(), lr=0.1)
+
+    def step(_: int) -> None:
+        x, y = draw(32)
+        amounts, kind = model(x)
+        loss = 5 * F.mse_loss(amounts, x[:, :3].tanh()) + 0.5 * F.cross_entropy(kind, y)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+
+    return Training(model, optimizer, step, 120)
+
+
+@healthy
+def tokens_that_begin_at_one() -> Training:
+    model, draw = TinyTransformer(), tokens(vocabulary=15)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
+
+    def step(_: int) -> None:
+        batch = draw(32) + 1
+        loss = F.cross_entropy(model(batch[:, :-1]).transpose(1, 2), batch[:, 1:])
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+
+    return Training(model, optimizer, step, 120)

@@ -26,13 +26,18 @@ def self_attention(facts: Facts) -> list[FunctionalCall]:
     return found
 
 
-def language_model(facts: Facts) -> int | None:
-    """The size of the vocabulary, if the network predicts a token of it at each position."""
-    sizes = {
+def vocabularies(facts: Facts) -> set[int]:
+    """How many tokens each embedding knows that is used."""
+    return {
         int(m.extra.partition(",")[0])
         for m in facts.network.of_class(r"^Embedding$")
         if m.extra.partition(",")[0].isdigit() and m.is_called
     }
+
+
+def language_model(facts: Facts) -> int | None:
+    """The size of the vocabulary, if the network predicts a token of it at each position."""
+    sizes = vocabularies(facts)
     for call in facts.comparisons:
         if call.name not in ("cross_entropy", "nll_loss"):
             continue

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from backlight.diagnosis.calls import FunctionalCall, label_counts
 from backlight.diagnosis.facts import Facts
 from backlight.diagnosis.rule import Rule, Suspicion, Threshold
+from backlight.diagnosis.sequence import vocabularies
 from backlight.diagnosis.strength import said
 from backlight.diagnosis.updates import typical_update
 from backlight.schema import Evidence
@@ -32,7 +33,8 @@ def check(facts: Facts) -> Iterator[Suspicion]:
                 "Check how labels are read, and that the data is shuffled: it may begin with them.",
                 facts.call_evidence(losses[0], _lowest, "lowest label"),
             )
-        elif _is_shifted(present, classes, total):
+        elif classes not in vocabularies(facts) and _is_shifted(present, classes, total):
+            # Of tokens, the first is often one that is never asked for, such as padding.
             yield _found(
                 0.8,
                 losses[0].step,

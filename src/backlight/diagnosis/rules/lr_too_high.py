@@ -20,7 +20,7 @@ from backlight.diagnosis.updates import (
 )
 
 _SUSPECT, _SURE, _VAST = 0.05, 0.6, 0.35
-_ADAPTIVE = ("Adam", "RMSprop", "NAdam", "RAdam", "Adamax", "Adagrad", "Lion")
+_ADAPTIVE = ("Adam", "RMSprop", "NAdam", "RAdam", "Adamax", "Lion")
 
 
 def check(facts: Facts) -> Iterator[Suspicion]:
@@ -64,6 +64,8 @@ def _is_large_at_once(facts: Facts) -> bool:
 
 def _by_custom(facts: Facts, rate: float) -> float:
     """How far a learning rate is above what is customary for the optimizer."""
+    if "Adagrad" in optimizer_classes(facts):
+        return rising_log(rate, 0.3, 5.0)  # what it adds up makes its steps ever smaller
     is_adaptive = any(name.startswith(_ADAPTIVE) for name in optimizer_classes(facts))
     momentum = min(max(setting(facts, "momentum"), default=0.0), 0.99)
     # With momentum a gradient is applied again and again: 1 / (1 - momentum) times in all.

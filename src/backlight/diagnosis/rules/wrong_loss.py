@@ -33,7 +33,8 @@ def check(facts: Facts) -> Iterator[Suspicion]:
 
 
 def _first_of_each(facts: Facts) -> list[FunctionalCall]:
-    return list({call.source: call for call in reversed(facts.comparisons)}.values())
+    calls = reversed(facts.comparisons)
+    return list({(call.source, call.name): call for call in calls}.values())
 
 
 def _as_classes(call: FunctionalCall) -> tuple[float, str, str] | None:
@@ -81,7 +82,8 @@ def _as_amounts(facts: Facts, call: FunctionalCall) -> tuple[float, str, str] | 
     """A regression on the numbers of classes."""
     if call.name not in _REGRESSIONS:
         return None
-    counts = label_counts([c for c in facts.comparisons if c.source == call.source])
+    own = call.source, call.name  # one line may have several losses
+    counts = label_counts([c for c in facts.comparisons if (c.source, c.name) == own])
     values = sorted(counts)
     shape = call.prediction.get("shape", [])
     is_classes = len(values) >= 3 and values == list(range(values[0], values[0] + len(values)))
