@@ -17,7 +17,14 @@ from backlight.diagnosis.engine import Diagnosis
 from backlight.diagnosis.rules import RULES
 
 FAST = [program for program in FAULTY.values() if program.is_fast]
-TEMPTING = ["adversarial_pair", "low_rank_adapters", "heads_in_turn", "policy_gradient"]
+TEMPTING = [
+    "adversarial_pair",
+    "low_rank_adapters",
+    "heads_in_turn",
+    "policy_gradient",
+    "tokens_turned_round",
+]
+TEMPTING += ["several_losses_on_one_line", "tokens_that_begin_at_one"]
 
 
 def diagnosed(make: Program, root: Path, *, bug: bool | None = None) -> Diagnosis:

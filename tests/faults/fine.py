@@ -646,7 +646,7 @@ def several_losses_on_one_line() -> Training:
             return self.amounts(h), self.kind(h)
 
     model, draw = Net(), blobs()
-    optimizer = torch.optim.Adagrad(model.parameters(), lr=0.1)
+    optimizer = torch.optim.Adagrad(model.parameters(), lr=0.02)
 
     def step(_: int) -> None:
         x, y = draw(32)
