@@ -39,6 +39,7 @@ from backlight.store.sparse import SparseStats
 _MODE: Final = re.compile(r"^in evaluation mode: (.*)$")
 _MOST_CALLS: Final = 20_000
 _MOST_POINTS: Final = 64  # of one piece of evidence
+_LEAST_STEPS: Final = 4  # of those that are looked at
 
 
 @dataclass(frozen=True)
@@ -220,6 +221,21 @@ class Facts:
         if self.chance is None or not self.chance > 0 or not np.isfinite(self.loss.last):
             return None
         return float(1 - self.loss.last / self.chance)
+
+    @cached_property
+    def learning(self) -> slice:
+        """The steps, of those that are known, until most was learned; all if it never was.
+
+        What is at its limits after that, or has no gradient left, learning has brought there.
+        """
+        loss = self.loss
+        is_learned = loss.gain > 0.9 if self.learned is None else self.learned > 0.8
+        if not loss.is_known or not is_learned:
+            return slice(None)
+        goal = loss.first - 0.8 * (loss.first - loss.best)
+        finite = loss.steps[np.isfinite(loss.values)]
+        there = int(finite[np.flatnonzero(loss.smooth <= goal)[0]])
+        return slice(0, max(_LEAST_STEPS, int((self.steps <= there).sum())))
 
 
 def thinned(

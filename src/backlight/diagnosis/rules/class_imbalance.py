@@ -24,7 +24,8 @@ def check(facts: Facts) -> Iterator[Suspicion]:
         is_dense = len(call.prediction.get("shape", ())) > 2
         strength = rising(share, *((_DENSE, _SURELY_DENSE) if is_dense else (_SUSPECT, _SURE)))
         if call.arguments.get("reduction") == "none":
-            strength *= 0.6  # what is done with each sample's loss, such as weighing, is not seen
+            # What is done with each sample's loss, such as weighing, is not seen.
+            strength *= 0.3 if facts.loss.gain > 0.5 else 0.6
         if facts.learned is not None and facts.learned > 0.5:
             strength *= 0.4
         if strength and share < 1.0:

@@ -20,7 +20,7 @@ def check(facts: Facts) -> Iterator[Suspicion]:
     """Measure how far from the middle the outputs of bounded activations are."""
     for module, site, low, high in _places(facts):
         extent = _extent(facts, site, low, high)
-        amount = typical(extent)
+        amount = typical(extent[facts.learning])
         strength = rising(amount, _SUSPECT, _SURE)
         if strength:
             yield Suspicion(

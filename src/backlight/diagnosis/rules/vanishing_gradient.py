@@ -30,11 +30,8 @@ def _is_learning(facts: Facts, module: Module) -> bool:
 
 def _sizes(facts: Facts, layers: list[Module]) -> list[float]:
     """The gradient of each layer's output, without the first steps, which may start from zeros."""
-    return [typical(_late_half(facts.gradient(m.weight))) for m in layers if m.weight]
-
-
-def _late_half(values: Real) -> Real:
-    return values[min(2, len(values) - 1) :]
+    found = [facts.gradient(m.weight)[facts.learning] for m in layers if m.weight]
+    return [typical(values[min(2, len(values) - 1) :]) for values in found]
 
 
 def _along_depth(facts: Facts, layers: list[Module]) -> Iterator[Suspicion]:
