@@ -24,12 +24,13 @@ from backlight.capture import backward
 from backlight.capture.calls import FunctionCall
 from backlight.capture.following import Following
 from backlight.capture.graph import Graph
-from backlight.capture.modules import Call, FirstForward, ModuleCapture, is_in_backward
+from backlight.capture.modules import FirstForward, ModuleCapture, is_in_backward
 from backlight.capture.names import ModelNames
 from backlight.capture.observer import Observer
 from backlight.capture.optimizer import OptimizerCapture, Optimizers
 from backlight.capture.own import OwnStatistics
 from backlight.capture.samples import ValueKeeper
+from backlight.capture.sights import Call
 from backlight.capture.sites import SiteBook
 from backlight.ending import dismiss, enlist
 from backlight.environment import describe_environment, torch_facts
@@ -100,7 +101,7 @@ class Recorder:
         self._is_keeping = samples is not None
         self._own = StatisticBook(self._guard, earlier.info.statistics if earlier else ())
         self._observer = Observer(self._names, self._sites, self._guard, self._keeper)
-        self._modules = ModuleCapture(self._names, self)
+        self._modules = ModuleCapture(self._names, self, self._observer)
         self._following = Following(
             current_module=lambda: self._modules.current_module,
             site_of=self._sites.number_of,
@@ -246,9 +247,13 @@ class Recorder:
         self._last_loss = (None, 0, 0)
         self._look_for_compiled()
         self.on_tensor = self._observer.on_activation
-        if not self._is_compiled and self._following.begin(self._kind):
+        if self._following.begin(self._kind, can_follow=not self._is_compiled):
             self._observer.follow(self._following.graphs)
             self.on_tensor = self._see_quietly
+        self._modules.entered = self._following.entered
+        self._modules.is_quick = (
+            self._observer.is_quick and not self._is_compiled and not self._observer.owned.waiting
+        )
 
     def _look_for_compiled(self) -> None:
         """Parts of the model may be compiled when they run next: now and then, look at all."""

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from threading import get_ident
 
-_threads: Counter[int] = Counter()
+threads: Counter[int] = Counter()
+"""Those that run such passes now, each with how many it is inside of."""
 
 
 @contextmanager
@@ -21,15 +22,15 @@ def apart() -> Iterator[None]:
     False
     """
     thread = get_ident()
-    _threads[thread] += 1
+    threads[thread] += 1
     try:
         yield
     finally:
-        _threads[thread] -= 1
-        if not _threads[thread]:
-            del _threads[thread]
+        threads[thread] -= 1
+        if not threads[thread]:
+            del threads[thread]
 
 
 def is_apart() -> bool:
     """Whether this thread runs a pass of Backlight's own."""
-    return bool(_threads) and get_ident() in _threads
+    return bool(threads) and get_ident() in threads

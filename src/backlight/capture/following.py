@@ -40,18 +40,24 @@ class Following:
         self._watch = StructureWatch()
         self._pause: AbstractContextManager[None] | None = None
 
-    def begin(self, kind: str) -> bool:
+    def begin(self, kind: str, *, can_follow: bool = True) -> bool:
         """A captured step begins; True if it is followed."""
         times = self._times[kind]
         self._times[kind] += 1
         self._watch = self._watches[kind]
         self._watch.begin()
-        self.is_on = times & (times - 1) == 0 or self._watch.wants_following
+        is_due = times & (times - 1) == 0 or self._watch.wants_following
+        self.is_on = can_follow and is_due
         if self.is_on:
             self.graphs.begin(trace_data=self._failures < _MOST_FAILURES)
             self._calls.iteration = 0
             self._calls.attach()
         return self.is_on
+
+    @property
+    def entered(self) -> list[tuple[str, int]]:
+        """The calls of the step so far. Where it is not followed, to add one is all of `enter`."""
+        return self._watch.entered
 
     def enter(self, module: str, call: int) -> None:
         """A module's call begins."""

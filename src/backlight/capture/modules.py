@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import sys
 import time
+import weakref
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from threading import get_ident
 from typing import Any, Final, Protocol
 
@@ -27,6 +27,7 @@ from torch.nn.modules.module import (
 
 from backlight.capture.apart import is_apart
 from backlight.capture.names import ModelNames, is_compiled, unwrap
+from backlight.capture.sights import Call, Callee, CallHooks, Sights
 from backlight.capture.trees import inputs_in, outputs_in
 
 _graph_task = torch._C._current_graph_task_id
@@ -39,17 +40,8 @@ MOST_CALLS: Final = 512
 """How many calls of a module are told apart in an iteration. Forward passes that no optimizer ends,
 such as an evaluation with gradients enabled, would otherwise gather for ever."""
 
-
-@dataclass(slots=True, eq=False)
-class Call:
-    """One call of a module; the same in every step, so that what is known of it stays."""
-
-    module: str
-    module_class: str
-    number: int  # 1 for the first call of this module in the iteration; 0 where unknown
-    is_recomputed: bool  # run again inside the backward pass, by checkpointing
-    # By the place of a tensor: its site, and for how many dimensions which of them counts units.
-    places: dict[str, tuple[int, int, int]] = field(default_factory=dict)
+UNKNOWN: Final = -1
+"""Whether a module's calls have keywords, before its first one."""
 
 
 class ModuleListener(Protocol):
@@ -74,53 +66,62 @@ class ModuleListener(Protocol):
         """A hook itself failed."""
 
 
-class ModuleCapture:
-    """Tells a listener about every module call of the models while it is attached."""
+class ModuleCapture(CallHooks):
+    """Tells a listener about every module call of the models while it is attached.
 
-    def __init__(self, names: ModelNames, listener: ModuleListener) -> None:
+    Plain calls may be seen by the kernel without telling anyone, where `is_quick` says so.
+    """
+
+    def __init__(
+        self, names: ModelNames, listener: ModuleListener, sights: Sights | None = None
+    ) -> None:
         self.names = names
         self._listener = listener
+        self._sights = sights
         self._handles: list[Any] = []
-        self._calls: dict[str, int] = {}
-        self._open: list[tuple[nn.Module, Call]] = []
+        self._callees: dict[int, Callee] = {}
+        self._generation = names.generation
+        self._modules: list[nn.Module] = []
+        self._open: list[Call] = []
+        self.entered: list[tuple[str, int]] = []
         self._known: dict[tuple[str, str], list[Call]] = {}  # by number; [0] where it is unknown
         self._recomputed: dict[tuple[str, str], list[Call]] = {}
-        self._takes_keywords: dict[str, bool] = {}
         self._is_listening = self._is_settled = False
         self._thread = get_ident()
-        self.hooks_secs = 0.0  # what the hooks took, until someone puts it back to 0
 
     @property
     def current_module(self) -> str:
         """The qualified name of the innermost module that is running; empty outside of all."""
-        return self._open[-1][1].module if self._open else ""
+        return self._open[-1].module if self._open else ""
 
     @property
     def current_call(self) -> int:
         """The number of that module's call: 1 for the first, 0 where unknown."""
-        return self._open[-1][1].number if self._open else 1
+        return self._open[-1].number if self._open else 1
 
     def attach(self) -> None:
         """Start to listen; calls are counted from 1 again."""
         self.restart_calls()
+        self._modules.clear()
         self._open.clear()
         self._is_listening = True
         if not self._handles:
             self._handles = [
-                register_module_forward_pre_hook(self._before_call),
+                register_module_forward_pre_hook(self.before),
                 # Always: an exception in a forward must not leave its calls open.
-                register_module_forward_hook(self._after_call, with_kwargs=True, always_call=True),
+                register_module_forward_hook(self.after, with_kwargs=True, always_call=True),
             ]
 
     def restart_calls(self) -> None:
         """Count calls from 1 again, in the thread that trains."""
-        self._calls.clear()
+        self._round += 1
         self._thread = get_ident()
 
     def settle(self) -> None:
         """Put hooks on the modules themselves, for good: the compiler ends its graphs at them."""
         self.remove()
         self._is_settled = True
+        self.is_quick = False
         before = torch.compiler.disable(self._before_call)
         after = torch.compiler.disable(self._after_call)
         for module in self.names.modules():
@@ -157,13 +158,16 @@ class ModuleCapture:
                 return
             if not self._is_listening:
                 return
-            call = self._begin(found)
-            self._open.append((module, call))
+            callee = self._callee(module, found)
+            call = self._begin(callee, found)
+            self._modules.append(module)
+            self._open.append(call)
             self._listener.on_enter(call.module, call.number)
             keywords = {}
-            if not self._is_settled and self._takes_keywords.get(call.module, True):
+            if not self._is_settled and callee.takes_keywords:
                 keywords = _keywords_of_caller()
-                self._takes_keywords.setdefault(call.module, bool(keywords))
+                if callee.takes_keywords == UNKNOWN:
+                    callee.takes_keywords = bool(keywords)
             for place, tensor in inputs_in(args, keywords):
                 self._listener.on_tensor("input", call, place, tensor)
         except Exception as error:
@@ -174,17 +178,33 @@ class ModuleCapture:
         if not self._is_settled and is_compiled(module) and self.names.has(unwrap(module)):
             self._listener.on_compiled()
 
-    def _begin(self, found: tuple[str, str]) -> Call:
-        name = found[0]
+    def _callee(self, module: nn.Module, found: tuple[str, str]) -> Callee:
+        if self._generation != self.names.generation:
+            self._generation = self.names.generation
+            self._forget_old_names()
+        callee = self._callees.get(id(module))
+        if callee is None or callee.reference() is not module:
+            calls = self._known.setdefault(found, [])
+            callee = self._callees[id(module)] = Callee(weakref.ref(module), calls)
+        return callee
+
+    def _forget_old_names(self) -> None:
+        """The names were read again: forget modules that are gone or have other ones."""
+        for identity, callee in list(self._callees.items()):
+            module = callee.reference()
+            found = None if module is None else self.names.find(module)
+            if found is None or self._known.get(found) is not callee.calls:
+                del self._callees[identity]
+
+    def _begin(self, callee: Callee, found: tuple[str, str]) -> Call:
+        times = callee.times if callee.round == self._round else 0
         if _graph_task() != -1:
             # Of several calls, nothing tells which one is run again.
-            number = 1 if self._calls.get(name, 0) <= 1 else 0
-            return _call(self._recomputed, found, number, is_recomputed=True)
-        self._calls[name] = number = self._calls.get(name, 0) + 1
-        known = self._known.get(found)
-        if known is not None and number < len(known):
-            return known[number]
-        return _call(self._known, found, number if number <= MOST_CALLS else 0)
+            number = 1 if times <= 1 else 0
+            return _call(self._recomputed.setdefault(found, []), found, number, is_recomputed=True)
+        callee.round, callee.times = self._round, times + 1
+        number = times + 1 if times < MOST_CALLS else 0
+        return _call(callee.calls, found, number)
 
     def _after_call(self, module: nn.Module, args: Any, *rest: Any) -> None:
         started = _perf()
@@ -194,8 +214,8 @@ class ModuleCapture:
             call = self._close(module)
             if call is None:
                 return
-            if keywords and not self._takes_keywords.get(call.module):
-                self._learn_keywords(call, keywords)
+            if keywords:
+                self._learn_keywords(module, call, keywords)
             for place, tensor in outputs_in(output):
                 self._listener.on_tensor("output", call, place, tensor)
             self._listener.on_leave(call)
@@ -203,36 +223,38 @@ class ModuleCapture:
             self._listener.on_fault(f"reading the output of {type(module).__name__}", error)
         self.hooks_secs += _perf() - started
 
-    def _learn_keywords(self, call: Call, keywords: Any) -> None:
+    def _learn_keywords(self, module: nn.Module, call: Call, keywords: Any) -> None:
         """Read keywords after the call, and from now on look them up before it.
 
         Torch's process-wide hook before a call is not told of them, and finds them in the frame of
         its caller; in a compiled model that is another one.
         """
-        if not self._is_settled:
-            self._takes_keywords[call.module] = True
+        callee = self._callees.get(id(module))
+        if callee is not None and not self._is_settled:
+            if callee.takes_keywords == 1:
+                return
+            callee.takes_keywords = 1
         for place, tensor in inputs_in((), keywords):
             self._listener.on_tensor("input", call, place, tensor)
 
     def _close(self, module: nn.Module) -> Call | None:
         """The call that ends; calls inside it that an exception cut short are dropped."""
-        for place in range(len(self._open) - 1, -1, -1):
-            if self._open[place][0] is module:
-                call = self._open[place][1]
-                del self._open[place:]
+        for place in range(len(self._modules) - 1, -1, -1):
+            if self._modules[place] is module:
+                call = self._open[place]
+                del self._modules[place:], self._open[place:]
                 return call
         return None
 
+    def _fail(self, doing: str, error: Exception) -> None:
+        """The kernel failed."""
+        self._listener.on_fault(doing, error)
+
 
 def _call(
-    known: dict[tuple[str, str], list[Call]],
-    found: tuple[str, str],
-    number: int,
-    *,
-    is_recomputed: bool = False,
+    calls: list[Call], found: tuple[str, str], number: int, *, is_recomputed: bool = False
 ) -> Call:
     """The call of that number, the same object each time."""
-    calls = known.setdefault(found, [])
     while len(calls) <= number:
         calls.append(Call(*found, len(calls), is_recomputed))
     return calls[number]

@@ -7,20 +7,18 @@ next, is read once: its row is repeated, and one hook on it brings the gradient 
 from __future__ import annotations
 
 import time
-import weakref
 from collections import OrderedDict
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import partial
 from typing import Any
 
 import torch
 
 from backlight.capture.graph import GraphCapture
-from backlight.capture.modules import Call
 from backlight.capture.names import ModelNames
 from backlight.capture.owned import OwnedCapture
 from backlight.capture.samples import ValueKeeper
+from backlight.capture.sights import Call, Held, Seen, Sights
 from backlight.capture.sites import SiteBook
 from backlight.errors import Guard
 from backlight.reduce.readable import mark_of
@@ -32,35 +30,7 @@ _perf = time.perf_counter
 _UNKNOWN = (-1, -1, -1)
 
 
-class Seen:
-    """A tensor as it was when it was read, without keeping it alive."""
-
-    __slots__ = ("_first", "_mark", "_tensor", "_told", "row", "sights", "units")
-
-    def __init__(self, tensor: torch.Tensor, row: int | None, units: int) -> None:
-        self._tensor = weakref.ref(tensor)
-        self._mark = mark_of(tensor)
-        self.row = row
-        self.units = units
-        self.sights: list[tuple[int, int]] = []  # site and iteration
-        self._first = self._told = 0
-
-    def is_again(self, tensor: torch.Tensor) -> bool:
-        """Whether this is that tensor, unchanged."""
-        mark = self._mark
-        return self._tensor() is tensor and mark is not None and mark == mark_of(tensor)
-
-    def take_sights(self) -> list[tuple[int, int]]:
-        """Where a gradient belongs to: the sights since the last one, or again the same.
-
-        A leaf that several iterations see has a gradient of each of their backward passes.
-        """
-        if self._told < len(self.sights):
-            self._first, self._told = self._told, len(self.sights)
-        return self.sights[self._first :]
-
-
-class Observer:
+class Observer(Sights):
     """Turns what is seen in a recorded step into rows. Between steps it sees nothing."""
 
     def __init__(
@@ -75,23 +45,22 @@ class Observer:
         self.is_keeping = False  # raw values, in this step
         self._keeper = keeper
         keeper.backwards = self.reducer.backwards
-        self.recording_secs = 0.0
-        self.iteration = 0
+        self.step = -1
         self.backward = 0
-        self.owned = OwnedCapture(names, sites, self.reducer, self._on_parameter_grad)
+        self.owned = OwnedCapture(names, sites, self.reducer, self)
         self._sites = sites
         self._guard = guard
-        self._step = -1
-        self._is_open = False
         self._seen: dict[int, Seen] = {}
         self._hooked: set[tuple[int, int]] = set()
         self._hooks: list[Any] = []
         self._named: set[tuple[int, int]] = set()
-        self.has_backward = False
+        if self.reducer.table is not None:
+            self.use(self.reducer.table, self._seen, self._hooked)
 
     def follow(self, graph: GraphCapture) -> None:
         """Follow the graph of this step, from the parameters and buffers on."""
         self.graph = graph
+        self.is_quick = False
         self.owned.show(graph)
 
     # -- the course of a step
@@ -99,7 +68,9 @@ class Observer:
     def begin(self, step: int, *, is_keeping: bool) -> None:
         """A step that is recorded begins, with raw values or without."""
         self.is_keeping = is_keeping
-        self._step, self._is_open, self.has_backward = step, True, False
+        self.step, self.is_open, self.has_backward = step, True, False
+        self.is_native = self.reducer.table is not None and self.reducer.own is None
+        self.is_plain = self.is_quick = self.is_native and not is_keeping
         self.iteration = self.backward = 0
         self.recording_secs = 0.0
         self.reducer.clear()
@@ -108,18 +79,18 @@ class Observer:
 
     def end(self) -> None:
         """The step has ended: let go of everything that it saw."""
-        self._is_open = False
+        self.is_open = False
         self.graph = None
         self._forget()
 
     @contextmanager
     def paused(self) -> Iterator[None]:
         """Gradients inside are the recorder's own, and are not observed."""
-        was_open, self._is_open = self._is_open, False
+        was_open, self.is_open = self.is_open, False
         try:
             yield
         finally:
-            self._is_open = was_open
+            self.is_open = was_open
 
     def _forget(self) -> None:
         self._seen.clear()
@@ -135,7 +106,7 @@ class Observer:
         self, tensor_class: str, call: Call, place: str, tensor: torch.Tensor
     ) -> None:
         """A module's call is given a tensor (`input`), or has returned one (`output`)."""
-        if call.number == 0 or not self._is_open:
+        if call.number == 0 or not self.is_open:
             return
         site, dims, units = call.places.get(place, _UNKNOWN)
         if dims != tensor.dim():
@@ -148,7 +119,7 @@ class Observer:
     ) -> tuple[int, int, int]:
         """What is to be known of a place where a tensor of so many dimensions is seen."""
         site = self._sites.activation(
-            tensor_class, call.module, call.module_class, place, call=call.number, step=self._step
+            tensor_class, call.module, call.module_class, place, call=call.number, step=self.step
         )
         dims = tensor.dim()
         call.places[place] = learned = site, dims, unit_dim(dims, call.module_class)
@@ -158,7 +129,7 @@ class Observer:
         self, site: int, tensor: torch.Tensor, iteration: int, batch_dim: int | None = 0
     ) -> bool:
         """The user has named a tensor; False if the name has another tensor in this iteration."""
-        if not self._is_open or site < 0:
+        if not self.is_open or site < 0:
             return True
         if (site, iteration) in self._named:
             return False
@@ -181,14 +152,14 @@ class Observer:
         is_recomputed: bool,
         batch_dim: int | None = 0,
     ) -> None:
-        seen = self._seen.get(id(tensor))
-        if seen is None or not seen.is_again(tensor):
+        seen, mark = self._seen.get(id(tensor)), mark_of(tensor)
+        if seen is None or not seen.is_again(tensor, mark):
             row = None
             if not is_recomputed:
                 row = self.reducer.observe(tensor, site, VALUE, self.iteration, units)
                 if row is None:
                     return
-            seen = self._seen[id(tensor)] = Seen(tensor, row, units)
+            seen = self._seen[id(tensor)] = Seen(self, tensor, mark, row, units)
         elif not is_recomputed and seen.row is not None:
             if seen.units == units:
                 self.reducer.repeat(seen.row, site, self.iteration)
@@ -206,12 +177,12 @@ class Observer:
         sight = (site, self.iteration)
         if sight not in self._hooked:
             self._hooked.add(sight)
-            if not seen.sights:
+            if not seen.has_sights:
                 self._hook(tensor, seen)
-            seen.sights.append(sight)
+            seen.add_sight(*sight)
 
-    def _hook(self, tensor: torch.Tensor, seen: Seen) -> None:
-        hook, maker = partial(self._on_grad, self._step, seen), tensor.grad_fn
+    def _hook(self, tensor: torch.Tensor, hook: Seen) -> None:
+        maker = tensor.grad_fn
         if maker is None or type(tensor) is not torch.Tensor or tensor._backward_hooks is not None:
             handle = tensor.register_hook(hook)
             if maker is None:
@@ -222,42 +193,36 @@ class Observer:
         tensor._backward_hooks = OrderedDict(backlight=hook)
         maker._register_hook_dict(tensor)
 
-    def _on_grad(self, step: int, seen: Seen, grad: torch.Tensor) -> None:
-        if step != self._step or not self._is_open:
-            return
-        started = _perf()
-        self.has_backward = True
+    def _on_grad(self, seen: Seen, grad: torch.Tensor) -> None:
         try:
             sights = seen.take_sights()
             site, iteration = sights[0]
-            row = self.reducer.observe(grad, site, self._grad_code, iteration)
+            row = self.reducer.observe(grad, site, self.grad_code, iteration)
             if row is not None:
                 for site, iteration in sights[1:]:
                     self.reducer.repeat(row, site, iteration)
                 if self.is_keeping:
                     for site, iteration in sights:
-                        self._keeper.observe(grad, site, self._grad_code, iteration)
+                        self._keeper.observe(grad, site, self.grad_code, iteration)
         except Exception as error:
             self._guard.catch("reading a gradient", error)
-        self.recording_secs += _perf() - started
 
-    def _on_parameter_grad(self, place: Any, grad: torch.Tensor) -> None:
-        if not self._is_open:
-            return
-        started = _perf()
-        self.has_backward = True
+    def _fail(self, doing: str, error: Exception) -> None:
+        """The kernel failed."""
+        self._guard.catch(doing, error)
+
+    def _on_parameter_grad(self, place: Held, grad: torch.Tensor) -> None:
         try:
-            if place.times_made:
-                self.reducer.observe(grad, place.site, self._grad_code, self.iteration)
-                place.made = None  # of several, none is what is applied
+            state = None
+            if place.has_been_made:
+                self.reducer.observe(grad, place.site, self.grad_code, self.iteration)
             else:
-                place.made = self.reducer.observe_marked(
-                    grad, place.site, self._grad_code, self.iteration
+                state = self.reducer.observe_marked(
+                    grad, place.site, self.grad_code, self.iteration
                 )
-            place.times_made += 1
+            place.note_made(state)
         except Exception as error:
             self._guard.catch("reading a parameter's gradient", error)
-        self.recording_secs += _perf() - started
 
     @property
     def backward(self) -> int:
@@ -267,4 +232,4 @@ class Observer:
     @backward.setter
     def backward(self, number: int) -> None:
         self._backward = number
-        self._grad_code = GRAD + len(QUANTITIES) * number
+        self.grad_code = GRAD + len(QUANTITIES) * number

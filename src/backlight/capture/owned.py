@@ -7,9 +7,7 @@ which site is worked out once and remembered, until the model or the optimizer c
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
-from functools import partial
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
@@ -19,33 +17,30 @@ from torch.nn.parameter import is_lazy
 from backlight.capture.graph import GraphCapture
 from backlight.capture.names import ModelNames, OwnedTensor
 from backlight.capture.optimizer import OptimizerCapture
+from backlight.capture.sights import Held, Sights, find_held
 from backlight.capture.sites import LEFT_OUT, SiteBook
 from backlight.reduce.readable import State, has_values, state_of, states_of
 from backlight.reduce.reducer import Item, Reducer
 from backlight.reduce.spec import GRAD_APPLIED, UPDATE, VALUE
 
 _NO_STATE: Mapping[str, Any] = {}
+_NO_STATES: Mapping[torch.Tensor, Mapping[str, Any]] = {}
 
 
-@dataclass(slots=True)
-class _Place:
-    """A parameter or a buffer, and what is remembered of it."""
+class _Place(Held):
+    """A parameter or a buffer, and what is remembered of it. It is the hook on its gradients."""
 
-    owned: OwnedTensor
-    site: int
-    made: State | None = None  # the gradient as autograd made it, once, in this step
-    times_made: int = 0
-    before: torch.Tensor | None = None  # the value before an update, in the same memory each time
-    is_before_known: bool = False
-    last: State | None = None  # as it was when it was last read
-    states: dict[str, int] = field(default_factory=dict)
-    hooks: Any = None  # those of the parameter, by a key of each, if ours is among them
-    key: Any = None
-    is_first_hook: bool = False  # nobody had put one on the parameter before
+    def __init__(self, sights: Sights, owned: OwnedTensor, site: int) -> None:
+        super().__init__(sights, owned.owner, owned.shelf, owned.place, owned.identity, site)
+        self.owned = owned
+        self.last: State | None = None  # as it was when it was last read
+        self.hooks: Any = None  # those of the parameter, by a key of each, if ours is among them
+        self.key: Any = None
+        self.is_first_hook = False  # nobody had put one on the parameter before
 
     def room(self, parameter: torch.Tensor) -> torch.Tensor:
-        """Memory for a copy of the parameter."""
-        room = self.before
+        """Memory for a copy of the parameter, the same each time."""
+        room: torch.Tensor | None = self.before
         if room is None or room.shape != parameter.shape or room.dtype != parameter.dtype:
             room = self.before = torch.empty_like(parameter, requires_grad=False)
         return room
@@ -59,7 +54,7 @@ class OwnedCapture:
         names: ModelNames,
         sites: SiteBook,
         reducer: Reducer,
-        on_grad: Callable[[Any, torch.Tensor], None],
+        sights: Sights,
     ) -> None:
         self._names = names
         self._sites = sites
@@ -72,19 +67,19 @@ class OwnedCapture:
         self._stepping: dict[OptimizerCapture, list[tuple[_Place, torch.Tensor]]] = {}
         self._rest: list[_Place] = []
         self.waiting: list[_Place] = []  # for a parameter that is there
-        self._on_grad = on_grad
+        self._sights = sights
 
     # -- the course of a step
 
     def begin(self, step: int) -> None:
-        """A recorded step begins: `on_grad` is told of each gradient of a parameter."""
+        """A recorded step begins: each gradient of a parameter is seen."""
         self._step = step
         self._names.refresh()
         self._learn_names()
         self.waiting.clear()
         self._stepping.clear()
         for place in self._places.values():
-            place.made, place.times_made, place.is_before_known = None, 0, False
+            place.is_before_known = False
             if place.hooks is None and place.site >= 0:
                 self._hook(place)
 
@@ -95,14 +90,13 @@ class OwnedCapture:
         if parameter is None or is_lazy(parameter):
             self.waiting.append(place)
         elif parameter.requires_grad and has_values(parameter):
-            hook: Any = partial(self._on_grad, place)
             place.is_first_hook = parameter._backward_hooks is None
             if place.is_first_hook and type(parameter) is nn.Parameter and parameter.is_leaf:
                 # What register_hook does, but for a handle that would be made anew at each step.
-                place.key, place.hooks = self, OrderedDict({self: hook})
+                place.key, place.hooks = self, OrderedDict({self: place})
                 parameter._backward_hooks = place.hooks
             else:
-                handle = parameter.register_hook(hook)
+                handle = parameter.register_hook(place)
                 place.key, place.hooks = handle.id, handle.hooks_dict_ref()
 
     def hook_late(self) -> None:
@@ -137,7 +131,7 @@ class OwnedCapture:
             place = known.pop(owned.identity, None)
             if place is None or place.owned != owned:
                 self._unhook(place)
-                place = _Place(owned, self._site_of(tensor_class, owned))
+                place = _Place(self._sights, owned, self._site_of(tensor_class, owned))
             self._places[owned.identity] = place
         for place in known.values():
             self._unhook(place)
@@ -170,8 +164,11 @@ class OwnedCapture:
             every = set(held)
             places = [place for identity, place in self._places.items() if identity in every]
             self._by_optimizer[optimizer] = held, places
-        found = [(place, place.owned.tensor()) for place in places]
-        return [(place, tensor) for place, tensor in found if tensor is not None]
+        found = find_held(places)
+        if found is None:
+            every_pair = [(place, place.owned.tensor()) for place in places]
+            found = [(place, tensor) for place, tensor in every_pair if tensor is not None]
+        return found
 
     def show(self, graph: GraphCapture) -> None:
         """Show parameters and buffers to the graph of this step."""
@@ -187,9 +184,11 @@ class OwnedCapture:
 
         The parameters are copied too, so that their updates can be told.
         """
+        self._stepping[optimizer] = trained = self._trained(optimizer)
+        if not optimizer.has_closure and self._sights.before_update(trained):
+            return
         items: list[Item] = []
         moving: dict[int, _Place] = {}
-        self._stepping[optimizer] = trained = self._trained(optimizer)
         for place, parameter in trained:
             if place.site < 0:
                 continue
@@ -207,10 +206,13 @@ class OwnedCapture:
 
     def after_update(self, optimizer: OptimizerCapture) -> None:
         """An optimizer has stepped: what it did to its parameters, and what it keeps for them."""
-        items: list[Item] = []
-        states = optimizer.states() if self._sites.has_class("optimizer") else {}
+        has_states = self._sites.has_class("optimizer")
+        states = optimizer.states() if has_states else _NO_STATES
         trained = self._stepping.pop(optimizer, None)
         trained = self._trained(optimizer) if trained is None else trained
+        if not optimizer.has_closure and self._sights.after_update(trained, states):
+            return
+        items: list[Item] = []
         if optimizer.has_closure:
             items += _applied([each for each in trained if each[0].is_before_known])
         for place, parameter in trained:

@@ -28,6 +28,7 @@ from torch.nn.modules.module import (
 from backlight.capture.modules import is_in_backward, is_symbolic
 from backlight.capture.names import ModelNames
 from backlight.capture.observer import Observer
+from backlight.capture.sights import Held, Seen
 from backlight.capture.sites import ROOT
 from backlight.capture.trees import inputs_in, outputs_in
 from backlight.errors import BacklightError, Guard
@@ -238,8 +239,10 @@ class FlowRecording:
 
             @wraps(original)
             def notice(tensor: torch.Tensor, *hook: Any) -> Any:
-                owner = getattr(getattr(hook[0], "func", None), "__self__", None) if hook else None
-                if owner is not self and owner is not self._observer and tensor.requires_grad:
+                given = hook[0] if hook else None
+                owner = getattr(getattr(given, "func", None), "__self__", None)
+                is_ours = isinstance(given, (Held, Seen)) or owner in (self, self._observer)
+                if not is_ours and tensor.requires_grad:
                     self._hooked.append(get_gradient_edge(tensor).node)
                 return original(tensor, *hook)
 

@@ -1,5 +1,7 @@
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
+
+_H = TypeVar("_H", bound=Held)
 
 COLUMNS: tuple[str, ...]
 DTYPES: tuple[str, ...]
@@ -16,6 +18,14 @@ def connect(
     exchange: object | None,
     /,
 ) -> None: ...
+def connect_sight(
+    ordered_dict: type,
+    graph_task: Callable[[], int],
+    tracing_state: Callable[[], Any],
+    threads_apart: dict[int, int],
+    /,
+) -> None: ...
+def find_held(places: list[_H], /) -> list[tuple[_H, Any]] | None: ...
 def pack_rows(
     rows: list[dict[str, Any]], names: tuple[str, ...], kinds: bytes, /
 ) -> tuple[int, bytes, bytes, bytes] | None: ...
@@ -34,6 +44,7 @@ def use_lanes(most: int, /) -> int: ...
 def xla_handler() -> object: ...
 
 class Table:
+    order: int
     def observe(
         self, tensor: Any, site: int, quantity: int, order: int, iteration: int, unit_dim: int, /
     ) -> int: ...
@@ -50,3 +61,88 @@ class Table:
     def is_finite(self) -> bool: ...
     def clear(self) -> None: ...
     def __len__(self) -> int: ...
+
+class Seen:
+    row: int | None
+    units: int
+    has_sights: bool
+    def __init__(
+        self,
+        observer: Sights,
+        tensor: Any,
+        mark: tuple[int, int] | None,
+        row: int | None,
+        units: int,
+        /,
+    ) -> None: ...
+    def __call__(self, grad: Any, /) -> None: ...
+    def is_again(self, tensor: Any, mark: tuple[int, int] | None, /) -> bool: ...
+    def add_sight(self, site: int, iteration: int, /) -> None: ...
+    def take_sights(self) -> list[tuple[int, int]]: ...
+
+class Sights:
+    recording_secs: float
+    step: int
+    iteration: int
+    grad_code: int
+    is_open: bool
+    has_backward: bool
+    is_native: bool
+    is_plain: bool
+    is_quick: bool
+    def before_update(self, trained: Sequence[tuple[Held, Any]], /) -> bool: ...
+    def after_update(
+        self, trained: Sequence[tuple[Held, Any]], states: Mapping[Any, Any] | None, /
+    ) -> bool: ...
+    def use(self, table: Table, seen: dict[int, Seen], hooked: set[tuple[int, int]], /) -> None: ...
+
+class Held:
+    site: int
+    before: Any
+    states: dict[str, int]
+    is_before_known: bool
+    has_been_made: bool
+    made: tuple[int, int] | None
+    def __init__(
+        self,
+        observer: Sights,
+        owner: Callable[[], Any],
+        shelf: str,
+        place: str,
+        identity: int,
+        site: int,
+        /,
+    ) -> None: ...
+    def __call__(self, grad: Any, /) -> None: ...
+    def note_made(self, state: tuple[int, int] | None, /) -> None: ...
+
+class Call:
+    module: str
+    module_class: str
+    number: int
+    is_recomputed: bool
+    places: dict[str, tuple[int, int, int]]
+    def __init__(
+        self, module: str, module_class: str, number: int, is_recomputed: bool, /
+    ) -> None: ...
+
+class Callee:
+    reference: Callable[[], Any]
+    calls: list[Call]
+    round: int
+    times: int
+    takes_keywords: int
+    def __init__(self, reference: Callable[[], Any], calls: list[Call], /) -> None: ...
+
+class CallHooks:
+    _sights: Sights | None
+    _callees: dict[int, Callee]
+    _modules: list[Any]
+    _open: list[Call]
+    entered: list[tuple[str, int]]
+    hooks_secs: float
+    _round: int
+    _thread: int
+    is_quick: bool
+    def before(self, module: Any, args: Any, /) -> None: ...
+    def after(self, module: Any, args: Any, /, *rest: Any) -> None: ...

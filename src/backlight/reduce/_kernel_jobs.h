@@ -55,6 +55,7 @@ typedef struct {
     Part *parts;
     int64_t chunks, tiles;
     uint64_t digest; /* once it is known */
+    void *owner;     /* of whoever made the job */
     double scale; /* keeps squares of extreme values inside the range of double */
 } Job;
 

@@ -37,14 +37,26 @@ class Reducer:
     """
 
     def __init__(self, *, use_native: bool = True) -> None:
-        self._native = native.new_table() if use_native and native.is_available() else None
+        self.table = native.new_table() if use_native and native.is_available() else None
         self._other = TorchTable()
-        self._order = 0
+        self._count = 0  # of rows, where there is no table that counts them
         self.own: OwnStatistics | None = None  # where the user asked for some
         self.backwards = [""]  # the names of backward passes that quantities may speak of
 
     def __len__(self) -> int:
         return self._order
+
+    @property
+    def _order(self) -> int:
+        """Of the next row; the kernel adds some without asking."""
+        return self._count if self.table is None else self.table.order
+
+    @_order.setter
+    def _order(self, order: int) -> None:
+        if self.table is None:
+            self._count = order
+        else:
+            self.table.order = order
 
     def observe(
         self,
@@ -60,8 +72,8 @@ class Reducer:
         values to read.
         """
         row: int | None = -1
-        if self._native is not None:
-            row = self._native.observe(tensor, site, quantity, self._order, iteration, unit_dim)
+        if self.table is not None:
+            row = self.table.observe(tensor, site, quantity, self._order, iteration, unit_dim)
         if row == -1:
             row = self._observe_by_torch(tensor, site, quantity, self._order, iteration, unit_dim)
         if self.own is not None and row is not None:
@@ -78,10 +90,8 @@ class Reducer:
         >>> reducer.observe_marked(numbers, 0, 1) == state_of(numbers)
         True
         """
-        if self._native is not None and self.own is None:
-            row, number = self._native.observe_marked(
-                tensor, site, quantity, self._order, iteration
-            )
+        if self.table is not None and self.own is None:
+            row, number = self.table.observe_marked(tensor, site, quantity, self._order, iteration)
             if row >= 0:
                 self._order += 1
                 return (number, version_of(tensor)) if number else None
@@ -102,8 +112,8 @@ class Reducer:
         [1.0, 3.0, 2.0]
         """
         left: Sequence[int] = range(len(items))
-        if self._native is not None:
-            left = self._native.observe_many(items, self._order, iteration)
+        if self.table is not None:
+            left = self.table.observe_many(items, self._order, iteration)
         unread = [] if not left else [p for p in left if not self._read(items[p], p, iteration)]
         if self.own is not None:
             self.own.observe_many(items, self._order, unread)
@@ -119,8 +129,8 @@ class Reducer:
             if copy is not None:
                 copy.copy_(tensor)
         row, order = -1, self._order + place
-        if self._native is not None:
-            row = self._native.observe(seen, site, quantity, order, iteration, NO_UNITS)
+        if self.table is not None:
+            row = self.table.observe(seen, site, quantity, order, iteration, NO_UNITS)
         if row >= 0:
             return True
         return self._observe_by_torch(seen, site, quantity, order, iteration) is not None
@@ -128,7 +138,7 @@ class Reducer:
     def repeat(self, row: int, site: int, iteration: int = 0) -> None:
         """Add a row again for another site, where the very same tensor is seen."""
         if row >= 0:
-            self._native.repeat(row, self._order, iteration, site)  # type: ignore[union-attr]
+            self.table.repeat(row, self._order, iteration, site)  # type: ignore[union-attr]
         else:
             self._other.repeat(~row, order=self._order, iteration=iteration, site=site)
         if self.own is not None:
@@ -165,8 +175,8 @@ class Reducer:
     def take_packed(self, step: int) -> Packed | pa.RecordBatch | None:
         """The same, as they are written if they are all of the kernel's making."""
         rows: list[Packed | pa.RecordBatch] = []
-        if self._native is not None and len(self._native):
-            rows.append(native.pack(self._native, step, self.backwards))
+        if self.table is not None and len(self.table):
+            rows.append(native.pack(self.table, step, self.backwards))
         if len(self._other):
             rows.append(self._other.to_batch(step, self.backwards))
         if self.own is not None:
@@ -182,5 +192,5 @@ class Reducer:
         if self.own is not None:
             self.own.clear()
         self._other.clear()
-        if self._native is not None:
-            self._native.clear()
+        if self.table is not None:
+            self.table.clear()

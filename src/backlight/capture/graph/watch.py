@@ -37,26 +37,21 @@ class StructureWatch:
     """
 
     def __init__(self) -> None:
-        self._transitions: set[tuple[tuple[str, int], tuple[str, int]]] = set()
-        self._last = ("", 0)
+        self.entered: list[tuple[str, int]] = []  # the calls of the step so far, in order
+        self._signature = hash(frozenset()), self.entered  # and the calls that it is of
         self._graphs: dict[int, str] = {}
-        self._waiting: dict[
-            int, int
-        ] = {}  # new structures, and the step that each was last seen in
+        self._waiting: dict[int, int] = {}  # new structures, and the step each was last seen in
         self._steps = 0
         self._followed = 0
 
     def begin(self) -> None:
         """A step begins that is captured."""
-        self._transitions = set()
-        self._last = ("", 0)
+        self.entered = []
         self._steps += 1
 
     def enter(self, module: str, call: int) -> None:
         """A module's call starts."""
-        here = (module, call)
-        self._transitions.add((self._last, here))
-        self._last = here
+        self.entered.append((module, call))
 
     def end(self, graph: str = "") -> str:
         """The step ends; `graph` is its graph, if it was followed.
@@ -75,7 +70,12 @@ class StructureWatch:
     @property
     def signature(self) -> int:
         """A hash of the structure, so far; it means nothing in another process."""
-        return hash(frozenset(self._transitions))
+        known, of = self._signature
+        if self.entered != of:  # most steps are built like the one before
+            transitions = zip([("", 0), *self.entered], self.entered, strict=False)
+            known = hash(frozenset(transitions))
+            self._signature = known, self.entered.copy()
+        return known
 
     @property
     def is_new(self) -> bool:

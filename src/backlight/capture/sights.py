@@ -1,0 +1,34 @@
+"""What observers and hooks on modules are made of: the kernel's types, or the same in Python."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import TYPE_CHECKING
+
+import torch
+
+from backlight.capture import apart
+from backlight.reduce import native
+
+if TYPE_CHECKING or native.is_available():
+    from backlight.reduce._kernel import (
+        Call,
+        Callee,
+        CallHooks,
+        Held,
+        Seen,
+        Sights,
+        connect_sight,
+        find_held,
+    )
+
+    connect_sight(
+        OrderedDict,
+        torch._C._current_graph_task_id,
+        torch._C._get_tracing_state,
+        apart.threads,
+    )
+else:
+    from backlight.capture.plain import Call, Callee, CallHooks, Held, Seen, Sights, find_held
+
+__all__ = ["Call", "CallHooks", "Callee", "Held", "Seen", "Sights", "find_held"]
