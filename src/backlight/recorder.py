@@ -346,8 +346,9 @@ class Recorder:
             self._open_step()
         if self._is_captured:
             started = _perf()
-            with self._guard("following the graph"):
-                self._following.pause()
+            if self._following.is_on:
+                with self._guard("following the graph"):
+                    self._following.pause()
             with self._guard("reading parameters and their gradients"):
                 self._observer.owned.before_update(optimizer)
                 self._tell_modes()

@@ -106,10 +106,15 @@ class ModelNames:
         self._is_fresh = True
         self.generation += 1
 
-    def refresh(self) -> None:
-        """At the start of a step: read the names again if a tensor that was known is gone."""
+    def refresh(self, *, are_there: bool = False) -> None:
+        """At the start of a step: read the names again if a tensor that was known is gone.
+
+        Where it is known that all `are_there`, nothing is looked up.
+        """
         self._is_fresh = False
-        if any(owned.is_replaced() for owned in (*self._parameters, *self._buffers)):
+        if not are_there and any(
+            owned.is_replaced() for owned in (*self._parameters, *self._buffers)
+        ):
             self.scan()
 
     def find(self, module: nn.Module) -> tuple[str, str] | None:

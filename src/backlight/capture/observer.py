@@ -152,6 +152,8 @@ class Observer(Sights):
         is_recomputed: bool,
         batch_dim: int | None = 0,
     ) -> None:
+        if self.is_quick and not is_recomputed and self.see(tensor, site, units):
+            return
         seen, mark = self._seen.get(id(tensor)), mark_of(tensor)
         if seen is None or not seen.is_again(tensor, mark):
             row = None

@@ -61,6 +61,8 @@ class OwnedCapture:
         self._reducer = reducer
         self._step = -1
         self._places: dict[int, _Place] = {}  # by the identity of the tensor
+        self._all: list[_Place] = []  # the same
+        self._unhooked: list[_Place] = []  # parameters whose gradients are not seen yet
         self._generation = -1
         self._held: list[list[int]] = []
         self._by_optimizer: dict[OptimizerCapture, tuple[list[int], list[_Place]]] = {}
@@ -74,18 +76,22 @@ class OwnedCapture:
     def begin(self, step: int) -> None:
         """A recorded step begins: each gradient of a parameter is seen."""
         self._step = step
-        self._names.refresh()
+        there = find_held(self._all)
+        self._names.refresh(are_there=there is not None and len(there) == len(self._all) > 0)
         self._learn_names()
         self.waiting.clear()
-        self._stepping.clear()
-        for place in self._places.values():
-            place.is_before_known = False
-            if place.hooks is None and place.site >= 0:
+        if self._stepping:  # an exception cut an update short
+            self._stepping.clear()
+            for place in self._all:
+                place.is_before_known = False
+        unhooked, self._unhooked = self._unhooked, []
+        for place in unhooked:
+            if place.hooks is None:
                 self._hook(place)
+            if place.hooks is None:
+                self._unhooked.append(place)  # it may ask for gradients later
 
     def _hook(self, place: _Place) -> None:
-        if place.owned.shelf == "_buffers":
-            return
         parameter = place.owned.tensor()
         if parameter is None or is_lazy(parameter):
             self.waiting.append(place)
@@ -108,8 +114,17 @@ class OwnedCapture:
     def release(self) -> None:
         """Leave nothing on the parameters: the next step is not recorded."""
         self._stepping.clear()
-        for place in self._places.values():
+        for place in self._all:
             self._unhook(place)
+        self._unhooked = self._to_hook()
+
+    def _to_hook(self) -> list[_Place]:
+        """The parameters whose gradients are to be seen, and are not yet."""
+        return [
+            place
+            for place in self._all
+            if place.hooks is None and place.site >= 0 and place.owned.shelf == "_parameters"
+        ]
 
     def _unhook(self, place: _Place | None) -> None:
         if place is None or place.hooks is None:
@@ -136,6 +151,8 @@ class OwnedCapture:
         for place in known.values():
             self._unhook(place)
         self._generation = self._names.generation
+        self._all = list(self._places.values())
+        self._unhooked = self._to_hook()
         self._held.clear()
         self._by_optimizer.clear()
 
@@ -243,8 +260,11 @@ class OwnedCapture:
 
     def observe_rest(self, optimizers: Iterable[OptimizerCapture]) -> None:
         """At a step's end: parameters that no optimizer holds, and buffers, if they changed."""
+        rest = self._untrained([self._held_by(optimizer) for optimizer in optimizers])
+        if not rest:
+            return
         items: list[Item] = []
-        for place in self._untrained([optimizer.held() for optimizer in optimizers]):
+        for place in rest:
             tensor = place.owned.tensor()
             if tensor is None:
                 continue
@@ -253,6 +273,11 @@ class OwnedCapture:
                 place.last = state
                 items.append((tensor, place.site, VALUE))
         self._reducer.observe_many(items)
+
+    def _held_by(self, optimizer: OptimizerCapture) -> list[int]:
+        """What an optimizer trains, as it was when it last stepped, if it did so."""
+        known = self._by_optimizer.get(optimizer)
+        return optimizer.held() if known is None else known[0]
 
     def _untrained(self, held: list[list[int]]) -> list[_Place]:
         self._learn_names()

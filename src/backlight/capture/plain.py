@@ -78,6 +78,10 @@ class Sights:
     step = iteration = grad_code = 0
     is_open = has_backward = is_native = is_plain = is_quick = False
 
+    def see(self, tensor: Any, site: int, units: int) -> bool:
+        """A tensor is seen at a site; it is left to others to read it."""
+        return False
+
     def before_update(self, trained: list[tuple[Any, Any]]) -> bool:
         """An optimizer is about to step; it is left to others to read what it trains."""
         return False

@@ -90,6 +90,7 @@ class Sights:
     is_native: bool
     is_plain: bool
     is_quick: bool
+    def see(self, tensor: Any, site: int, units: int, /) -> bool: ...
     def before_update(self, trained: Sequence[tuple[Held, Any]], /) -> bool: ...
     def after_update(
         self, trained: Sequence[tuple[Held, Any]], states: Mapping[Any, Any] | None, /

@@ -482,7 +482,20 @@ static PyObject *sights_use(PyObject *self, PyObject *const *arguments, Py_ssize
     Py_RETURN_NONE;
 }
 
+/* see(tensor, site, units): whether that was plain, and done; where not, nothing was. */
+static PyObject *sights_see(PyObject *self, PyObject *const *given, Py_ssize_t count) {
+    if (check_given(count, 3, "see takes tensor, site, units")) return NULL;
+    Sights *s = (Sights *)self;
+    Sight sight;
+    if (!s->is_open || !s->is_quick || prepare_sight(&sight, given[0])) Py_RETURN_FALSE;
+    sight.site = (int)PyLong_AsLong(given[1]);
+    sight.units = (int)PyLong_AsLong(given[2]);
+    if (PyErr_Occurred() || see(s, &sight)) return NULL;
+    Py_RETURN_TRUE;
+}
+
 static PyMethodDef sights_methods[] = {
+    {"see", METHOD(sights_see), METH_FASTCALL, "A tensor is seen at a site; whether that was plain, and done."},
     {"use", METHOD(sights_use), METH_FASTCALL, "Say where rows go, and what is shared: table, seen, hooked."},
     {"before_update", sights_before_update, METH_O, "An optimizer is about to step; whether that was plain, and read."},
     {"after_update", METHOD(sights_after_update), METH_FASTCALL, "It has stepped; whether that was plain, and read."},
