@@ -63,10 +63,10 @@ class Guard:
             raise error
         what = f"{doing}: {type(error).__name__}: {error}"
         if self._is_news(what):
-            place = traceback.extract_tb(error.__traceback__)[-1]
+            places = traceback.extract_tb(error.__traceback__)  # none in the kernel
+            place = f" ({places[-1].name}, line {places[-1].lineno})" if places else ""
             tell(
-                f"Backlight met a fault of its own while {what} "
-                f"({place.name}, line {place.lineno}); training goes on, "
+                f"Backlight met a fault of its own while {what}{place}; training goes on, "
                 "and what was not recorded is missing from the run."
             )
 
