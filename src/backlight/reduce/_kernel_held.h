@@ -65,22 +65,11 @@ static void note_made(Held *held, uint64_t digest, int64_t version) {
 
 static int has_made(const Held *held) { return held->made_step == ((Sights *)held->observer)->step && held->times_made > 0; }
 
-static int version_of(PyObject *tensor, int64_t *version) {
-    PyObject *number = PyObject_GetAttr(tensor, asked.version);
-    if (number == NULL) return -1;
-    *version = PyLong_AsLongLong(number);
-    Py_DECREF(number);
-    return 0;
-}
-
 static int see_made(Sights *s, Held *held, PyObject *grad) {
     Table *table = (Table *)s->table;
     Job job;
     int64_t version;
-    if (!s->is_native || read_tensor(grad, &job.tensor) != READ || version_of(grad, &version)) {
-        PyErr_Clear();
-        return SLOW;
-    }
+    if (!s->is_native || find_tensor(grad, &job.tensor) || version_of(grad, &version)) return SLOW;
     start_row(&job.row, job.tensor.dtype, table->order, s->iteration);
     job.row.site = held->site;
     job.row.quantity = (int16_t)s->grad_code;
@@ -137,7 +126,7 @@ static void close_batch(Batch *b) {
 /* Adds a tensor, kept alive until the batch is closed. The job, or NULL where Python must read it. */
 static Job *add_job(Batch *b, PyObject *tensor, int site, int quantity) {
     Job *job = &b->jobs[b->length];
-    if (b->length == b->capacity || b->kept_length == b->capacity || read_tensor(tensor, &job->tensor) != READ) return NULL;
+    if (b->length == b->capacity || find_tensor(tensor, &job->tensor)) return NULL;
     start_row(&job->row, job->tensor.dtype, 0, 0);
     job->row.site = site;
     job->row.quantity = (int16_t)quantity;
@@ -174,23 +163,25 @@ static int read_pair(PyObject *trained, Py_ssize_t place, Held **held, PyObject 
 
 /* ---------------------------------------------------------------- before the optimizer's step */
 
+/* SLOW where Python has to make room for it first. */
+static int use_before(Job *job, const Held *held, int (*use)(Job *, const Tensor *)) {
+    Tensor before;
+    if (held->before == NULL || read_own(held->before, &before) != READ) return SLOW;
+    return use(job, &before) == READ ? DONE : SLOW;
+}
+
 /* Adds a parameter's value, copied where it has a gradient. */
 static int add_value(Batch *values, Held *held, PyObject *parameter, int is_moving) {
     Job *job = add_job(values, parameter, held->site, VALUE_CODE);
     if (job == NULL) return SLOW;
     if (!is_moving) return DONE;
-    if (held->before == NULL || held->before == Py_None) return SLOW; /* Python makes room for it */
-    return read_copy(job, held->before) == READ ? DONE : SLOW;
+    return use_before(job, held, copy_to);
 }
 
 /* Is the gradient what autograd made of it? The job has digested it. */
 static int is_as_made(const Held *held, PyObject *grad, const Job *job) {
     int64_t version;
-    if (version_of(grad, &version)) {
-        PyErr_Clear();
-        return 0;
-    }
-    return job->digest && job->digest == held->made_digest && version == held->made_version;
+    return !version_of(grad, &version) && job->digest && job->digest == held->made_digest && version == held->made_version;
 }
 
 /* The parameters' values to `values`, and behind them for a digest the gradients that may be those that autograd
@@ -212,9 +203,9 @@ static int64_t gather_before(PyObject *trained, Batch *values, Batch *applied) {
     for (int64_t i = 0; i < applied->length; i++) {
         held = applied->jobs[i].owner;
         if (!has_made(held) || !held->made_digest) continue;
-        Job *job = add_job(values, applied->kept[i], held->site, GRAD_APPLIED_CODE);
-        if (job == NULL) return -1;
-        job->digesting = ONLY_DIGEST;
+        Job *job = &values->jobs[values->length++];
+        job->tensor = applied->jobs[i].tensor; /* which `applied` keeps alive */
+        start_job(job, ONLY_DIGEST);
         job->owner = held;
     }
     return rows;
@@ -304,7 +295,7 @@ static int gather_after(PyObject *trained, PyObject *states, Batch *b) {
             int is_moved = grad != NULL && grad != Py_None;
             Py_XDECREF(grad);
             Job *job = is_moved ? add_job(b, parameter, held->site, UPDATE_CODE) : NULL;
-            if (is_moved && (job == NULL || held->before == NULL || read_minus(job, held->before) != READ)) return -1;
+            if (is_moved && (job == NULL || use_before(job, held, take_away))) return -1;
         }
         if (has_state && key == parameter) {
             if (add_states(b, held, state)) return -1;

@@ -152,19 +152,26 @@ static int is_true(PyObject *object, PyObject *name) {
 }
 
 /* SLOW where Python has to look at the tensor. */
+static int find_tensor(PyObject *tensor, Tensor *read) {
+    if (read_tensor(tensor, read) == READ) return DONE;
+    PyErr_Clear();
+    return SLOW;
+}
+
+/* How often it was changed in place; SLOW for one of inference mode, which counts no changes. */
+static int version_of(PyObject *tensor, int64_t *version) {
+    PyObject *number = PyObject_GetAttr(tensor, asked.version);
+    if (number == NULL) {
+        PyErr_Clear();
+        return SLOW;
+    }
+    *version = PyLong_AsLongLong(number);
+    Py_DECREF(number);
+    return DONE;
+}
+
 static int prepare_sight(Sight *sight, PyObject *tensor) {
-    int found = read_tensor(tensor, &sight->read);
-    if (found != READ) {
-        PyErr_Clear();
-        return SLOW;
-    }
-    PyObject *version = PyObject_GetAttr(tensor, asked.version);
-    if (version == NULL) { /* of inference mode, which counts no changes */
-        PyErr_Clear();
-        return SLOW;
-    }
-    sight->version = PyLong_AsLongLong(version);
-    Py_DECREF(version);
+    if (find_tensor(tensor, &sight->read) || version_of(tensor, &sight->version)) return SLOW;
     Tensor ordered = sight->read;
     sight->digest = quick_digest(&ordered);
     sight->tensor = tensor;
@@ -299,11 +306,7 @@ static PyObject *tell_fault(PyObject *self, const char *doing) {
 
 static int see_gradient(Sights *s, Seen *seen, PyObject *grad) {
     Tensor read;
-    if (!s->is_plain || seen->length == 0) return SLOW;
-    if (read_tensor(grad, &read) != READ) {
-        PyErr_Clear();
-        return SLOW;
-    }
+    if (!s->is_plain || seen->length == 0 || find_tensor(grad, &read)) return SLOW;
     turn_to_next(seen);
     const Where *at = seen->where + seen->first, *end = seen->where + seen->length;
     int64_t row = observe_read(s, &read, at->site, s->grad_code, at->iteration, -1);

@@ -122,25 +122,27 @@ static int is_alike(const Tensor *a, const Tensor *b) {
 }
 
 /* Takes another tensor of the same layout away from the job's. */
-static int read_minus(Job *job, PyObject *tensor) {
-    Tensor other;
-    int found = read_tensor(tensor, &other);
-    if (found != READ) return found;
-    if (job->tensor.dtype > BFLOAT16 || !is_alike(&job->tensor, &other)) return NOT_READABLE;
-    job->tensor.minus = other.data;
+static int take_away(Job *job, const Tensor *other) {
+    if (job->tensor.dtype > BFLOAT16 || !is_alike(&job->tensor, other)) return NOT_READABLE;
+    job->tensor.minus = other->data;
     return READ;
 }
 
 /* The elements are copied to another tensor of the same layout, which has no gaps. */
-static int read_copy(Job *job, PyObject *tensor) {
-    Tensor other, dense = job->tensor;
-    int found = read_tensor(tensor, &other);
-    if (found != READ) return found;
+static int copy_to(Job *job, const Tensor *other) {
+    Tensor dense = job->tensor;
     order_dims(&dense);
     join_dims(&dense);
-    if (!dense.is_dense || !is_alike(&job->tensor, &other)) return NOT_READABLE;
-    job->copy = (char *)other.data;
+    if (!dense.is_dense || !is_alike(&job->tensor, other)) return NOT_READABLE;
+    job->copy = (char *)other->data;
     return READ;
+}
+
+/* Both, of a tensor that is given. */
+static int read_other(Job *job, PyObject *tensor, int (*use)(Job *, const Tensor *)) {
+    Tensor other;
+    int found = read_tensor(tensor, &other);
+    return found == READ ? use(job, &other) : found;
 }
 
 static int check_given(Py_ssize_t given, Py_ssize_t wanted, const char *message) {
@@ -184,8 +186,9 @@ static int read_item(Job *job, PyObject *item, int32_t order, int32_t iteration)
     }
     int found = read_job(job, PyTuple_GetItem(item, 0), PyTuple_GetItem(item, 1), PyTuple_GetItem(item, 2), order,
                          iteration);
-    if (found == READ && size > 3 && PyTuple_GetItem(item, 3) != Py_None) found = read_minus(job, PyTuple_GetItem(item, 3));
-    return found == READ && size > 4 ? read_copy(job, PyTuple_GetItem(item, 4)) : found;
+    PyObject *old = size > 3 ? PyTuple_GetItem(item, 3) : Py_None;
+    if (found == READ && old != Py_None) found = read_other(job, old, take_away);
+    return found == READ && size > 4 ? read_other(job, PyTuple_GetItem(item, 4), copy_to) : found;
 }
 
 static int note_left(PyObject *left, Py_ssize_t place) {

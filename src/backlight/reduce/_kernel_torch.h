@@ -146,18 +146,24 @@ static int check_memory(PyObject *tensor, const Tensor *t) {
     return found;
 }
 
-/* Where a tensor's elements lie, if they can be read there as they are. */
-static int read_tensor(PyObject *tensor, Tensor *t) {
+/* Where the elements of a tensor of our own lie. */
+static int read_own(PyObject *tensor, Tensor *t) {
     PyObject *type = (PyObject *)Py_TYPE(tensor);
     if (type != torch.tensor && type != torch.parameter) return NOT_READABLE;
     int found = torch.describe ? read_described(tensor, t) : read_attributes(tensor, t);
-    if (found == READ) found = check_neg(tensor);
     if (found != READ) return found;
     t->minus = NULL;
     t->is_dense = 0;
     t->count = 1;
     for (int d = 0; d < t->dims; d++) t->count *= t->shape[d];
-    return t->count ? check_memory(tensor, t) : READ;
+    return READ;
+}
+
+/* Where any tensor's elements lie, if they can be read there as they are. */
+static int read_tensor(PyObject *tensor, Tensor *t) {
+    int found = read_own(tensor, t);
+    if (found == READ) found = check_neg(tensor);
+    return found == READ && t->count ? check_memory(tensor, t) : found;
 }
 
 /* How many threads torch would use now; -1 with an exception set. */
