@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import re
 import resource
 import subprocess
@@ -12,6 +13,7 @@ import urllib.request
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from weakref import ref
 
 import numpy as np
 import pyarrow as pa
@@ -119,6 +121,31 @@ def test_the_list_of_runs_holds_no_second_copy_of_a_run_that_is_open(root: Path)
     assert after == before
     held = {path.name: reader for path, reader in shared._overviews.items()}
     assert held["open"] is reader and held["closed"] is not reader
+
+
+def test_the_list_does_not_wait_for_a_run_that_is_being_read(root: Path) -> None:
+    write_sample_run(root, name="open", steps=20, sites=4)
+    shared = Library(root)
+    reader = shared.reader(shared.find("demo/open"))
+    with ThreadPoolExecutor(1) as elsewhere, reader._lock:  # as while it reads
+        (told,), problems = elsewhere.submit(shared.summaries).result(timeout=WAIT_SECS)
+    assert (told["steps"], problems) == (20, [])
+
+
+def test_an_answer_about_one_step_keeps_no_rows_that_were_replaced(root: Path) -> None:
+    run = SampleRun(root, "demo", "live", sites=4, seed=0)
+    run.append_step(0)
+    shared = Library(root)
+    reader = shared.reader(shared.find("demo/live"))
+    before = ref(reader.snapshot)
+    assert reader.step(0).num_rows == len(run.places)
+    run.append_step(1)
+    reader.refresh()
+    reader.summary()
+    gc.collect()
+    assert before() is None
+    assert reader.step(0).num_rows == len(run.places)
+    run.end("finished")
 
 
 def test_the_list_goes_on_when_a_run_is_closed_for_others(

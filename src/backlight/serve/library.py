@@ -117,7 +117,7 @@ class Library:
     def _summary(self, run: RunFolder) -> dict[str, Any]:
         reader = self._overviews.get(run.path) or RunReader(run.path)
         self._overviews[run.path] = reader
-        reader.refresh(OVERVIEW_TABLES)
+        reader.refresh(OVERVIEW_TABLES, wait=False)  # a list does not wait for one long run
         return describe(run, reader)
 
 
