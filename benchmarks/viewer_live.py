@@ -79,7 +79,7 @@ class Server:
         """
         besides, rows = zip(*self._seen, strict=True)
         self._seen = []
-        return float(np.quantile(besides, 0.25)), float(np.median(rows))
+        return float(np.quantile(besides, 0.1)), float(np.median(rows))
 
 
 def watch(page: Page, meter: Meter, server: Server, minutes: float) -> list[Seen]:
