@@ -218,7 +218,7 @@ def read_only(root: Path, tmp_path: Path) -> Iterator[Path]:
 def test_a_run_on_a_read_only_disk_is_shown(
     read_only: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from backlight.serve import library
+    from backlight.serve import compactor, library
 
     monkeypatch.setattr(library, "_COMPACT_FROM_BYTES", 1)
     with pytest.raises(OSError, match="Read-only"):
@@ -226,7 +226,7 @@ def test_a_run_on_a_read_only_disk_is_shown(
     shared = library.Library(read_only.parent.parent)
     (folder,) = find_runs(read_only)
     reader = shared.reader(folder)
-    library._compact(folder.path)  # as the viewer does in the background
+    compactor.compact_beside(folder.path)  # as the viewer does in the background
     assert reader.heatmap().num_rows > 0
     assert reader.problems == []
     assert len(backlight.open(read_only).stats()) > 0

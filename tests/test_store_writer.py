@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -84,19 +86,41 @@ def test_half_a_message_is_taken_back(root: Path, monkeypatch: pytest.MonkeyPatc
     run.end(None)
 
 
-def test_half_a_packed_message_is_taken_back(root: Path) -> None:
+@contextmanager
+def files_of_at_most(size_bytes: int) -> Iterator[None]:
+    """No file can become larger, as on a disk that is full."""
     resource = pytest.importorskip("resource")
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size_bytes, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def test_a_segment_that_cannot_be_begun_leaves_nothing(root: Path) -> None:
+    writer = RunWriter(create_run_folder(root, "p", "r"))
+    note = {"text": "note", "written_at": 0.0}
+    before = sorted(Path("/proc/self/fd").iterdir())
+    with files_of_at_most(100), pytest.raises(OSError, match="too large"):  # half an opening
+        writer.append_rows("notes", [{"step": 0, **note}])
+    assert sorted(Path("/proc/self/fd").iterdir()) == before
+    assert list((writer.path / "notes").iterdir()) == []
+    writer.append_rows("notes", [{"step": 1, **note}])
+    writer.close()
+    (file,) = (writer.path / "notes").iterdir()
+    assert column_of(file, "step") == [1]
+
+
+def test_half_a_packed_message_is_taken_back(root: Path) -> None:
     writer = RunWriter(create_run_folder(root, "p", "r"))
     notes = [{"step": step, "text": "note" * 500, "written_at": 0.0} for step in range(3)]
     writer.append_rows("notes", notes[:1])
     file = writer.path / "notes" / "0-0000.arrows"
-    size, (soft, hard) = file.stat().st_size, resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size + 700, hard))  # in the midst of the next one
-    try:
-        with pytest.raises(OSError, match="too large"):
-            writer.append_rows("notes", notes[1:2])
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    size = file.stat().st_size
+    # In the midst of the next one.
+    with files_of_at_most(size + 700), pytest.raises(OSError, match="too large"):
+        writer.append_rows("notes", notes[1:2])
     assert file.stat().st_size == size
     writer.append_rows("notes", notes[2:])
     writer.close()

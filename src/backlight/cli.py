@@ -159,6 +159,9 @@ def view(
     custom: CustomView = None,
 ) -> None:
     """Show runs in the browser, live while they train."""
+    from backlight.serve.memory import be_frugal
+
+    be_frugal()
     from backlight.custom.runner import custom_of
     from backlight.store.runs import find_runs
 

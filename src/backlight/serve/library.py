@@ -6,37 +6,29 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock, Thread, Timer
 from typing import Any, Final
 
 from backlight.errors import BacklightError
 from backlight.schema import RUN_FILE
-from backlight.store.compact import compact, uncompacted_bytes
-from backlight.store.messages import DamagedError
+from backlight.serve.compactor import compact_beside
+from backlight.store.compact import uncompacted_bytes
 from backlight.store.reader import OVERVIEW_TABLES, RunReader
-from backlight.store.runs import RunFolder, find_runs, status_of
+from backlight.store.runs import RunFolder, find_runs
 from backlight.store.summary import describe
 
 # A run that is open holds what is not compacted; a list of runs holds a few rows of each.
 _OPEN_RUNS: Final = 6
 _PREPARE_AFTER_SECS: Final = 0.6
 """Not before what a page asks at once: that needs the processor."""
-_COMPACT_FROM_BYTES: Final = 128 << 20
+_COMPACT_FROM_BYTES: Final = 64 << 20
+"""What one segment has: of a rank, at most that and the segment under way are held for long."""
 _COMPACT_EVERY_SECS: Final = 60.0
 
 
 class NotFoundError(BacklightError):
     """What was asked for is not there."""
-
-
-@dataclass
-class _Overview:
-    """A reader of the small tables, and what was last said about the run."""
-
-    reader: RunReader
-    summary: dict[str, Any] | None = None
 
 
 class Library:
@@ -47,7 +39,8 @@ class Library:
         self._lock = Lock()
         self._known: dict[str, RunFolder] = {}
         self._open: OrderedDict[Path, RunReader] = OrderedDict()
-        self._overviews: dict[Path, _Overview] = {}
+        # For the list: of a run that is open its reader, of another one that reads small tables.
+        self._overviews: dict[Path, RunReader] = {}
         self._compacted_at: dict[Path, float] = {}
 
     def find(self, run_id: str) -> RunFolder:
@@ -72,8 +65,11 @@ class Library:
             reader = known or RunReader(run.path)
             self._open[run.path] = reader
             while len(self._open) > _OPEN_RUNS:
-                self._open.popitem(last=False)
+                self._overviews.pop(self._open.popitem(last=False)[0], None)
         reader.refresh()
+        with self._lock:
+            if self._open.get(run.path) is reader:
+                self._overviews[run.path] = reader  # the same rows are not held twice
         if known is None:
             later = Timer(_PREPARE_AFTER_SECS, reader.prepare)
             later.daemon = True
@@ -99,7 +95,7 @@ class Library:
                 return
             self._compacted_at[path] = now
         if uncompacted_bytes(path) >= _COMPACT_FROM_BYTES:
-            Thread(target=_compact, args=(path,), daemon=True).start()
+            Thread(target=compact_beside, args=(path,), daemon=True).start()
 
     def state(self, run: RunFolder) -> dict[str, Any]:
         """The Summary of a run and how many rows each of its tables has."""
@@ -119,19 +115,10 @@ class Library:
             del self._overviews[path]
 
     def _summary(self, run: RunFolder) -> dict[str, Any]:
-        overview = self._overviews.get(run.path) or _Overview(RunReader(run.path))
-        self._overviews[run.path] = overview
-        if overview.reader.refresh(OVERVIEW_TABLES) or overview.summary is None:
-            overview.summary = describe(run, overview.reader)
-        status = status_of(run.path, overview.reader.info)
-        age_secs = max(0.0, time.time() - overview.summary["updated_at"])
-        return {**overview.summary, "status": status, "age_secs": age_secs}
-
-
-def _compact(path: Path) -> None:
-    """Compact a run; where that cannot be done, it is read as it is."""
-    with suppress(BacklightError, DamagedError):
-        compact(path)
+        reader = self._overviews.get(run.path) or RunReader(run.path)
+        self._overviews[run.path] = reader
+        reader.refresh(OVERVIEW_TABLES, wait=False)  # a list does not wait for one long run
+        return describe(run, reader)
 
 
 def _partition(

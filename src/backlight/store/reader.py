@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from threading import Lock
 from typing import Any, Final
+from weakref import ref
 
 import numpy as np
 import numpy.typing as npt
@@ -66,7 +67,7 @@ class RunReader:
 
     def _start(self) -> None:
         self._complete: dict[str, int] = {}
-        self._last_step: tuple[Snapshot, int, pa.Table] | None = None
+        self._last_step: tuple[ref[Snapshot], int, pa.Table] | None = None
         self._last_summary: tuple[Snapshot, dict[str, Any]] | None = None
         self._sites = SiteNumbers()
         self._followers = {n: TableFollower(self.path / n, s) for n, s in TABLES.items()}
@@ -77,22 +78,31 @@ class RunReader:
             dict(_NO_ROWS), dict.fromkeys(TABLES, ()), _NO_STEPS, SiteNumbers()
         )
 
-    def refresh(self, tables: Iterable[str] = tuple(TABLES)) -> bool:
-        """Read what is new in the tables, and say whether anything was."""
-        wanted = [name for name in TABLES if name in set(tables)]
-        with self._lock:
-            changed = self._refresh_info()
-            stamps = {name: _changed_at(self.path / name) for name in wanted}
-            if not changed and stamps.items() <= self._complete.items():
-                return False
-            # Statistics before sites: a site is written before anything that is seen at it.
-            taken = {name: self._followers[name].take() for name in wanted}
-            new = {name: change for name, change in taken.items() if change}
-            if new:
-                self._adopt(new)
-            if self.info.ended is not None:
-                # Said after the last row: what was just read is all that there will be.
-                self._complete |= stamps
+    def refresh(self, tables: Iterable[str] = tuple(TABLES), *, wait: bool = True) -> bool:
+        """Read what is new in the tables, and say whether anything was.
+
+        Without `wait`, nothing is read where another thread reads at this moment.
+        """
+        if not self._lock.acquire(blocking=wait):
+            return False
+        try:
+            return self._refresh([name for name in TABLES if name in set(tables)])
+        finally:
+            self._lock.release()
+
+    def _refresh(self, wanted: list[str]) -> bool:
+        changed = self._refresh_info()
+        stamps = {name: _changed_at(self.path / name) for name in wanted}
+        if not changed and stamps.items() <= self._complete.items():
+            return False
+        # Statistics before sites: a site is written before anything that is seen at it.
+        taken = {name: self._followers[name].take() for name in wanted}
+        new = {name: change for name, change in taken.items() if change}
+        if new:
+            self._adopt(new)
+        if self.info.ended is not None:
+            # Said after the last row: what was just read is all that there will be.
+            self._complete |= stamps
         return changed or bool(new)
 
     def _adopt(self, new: dict[str, Change]) -> None:
@@ -293,9 +303,10 @@ class RunReader:
         """Every statistic of one step at all sites, in the order in which they were seen."""
         snapshot, last = self._snapshot, self._last_step
         # One step is asked for again and again, for one statistic after another.
-        if last is None or last[0] is not snapshot or last[1] != step:
+        if last is None or last[0]() is not snapshot or last[1] != step:
             rows = snapshot.at_steps(step, step, snapshot.statistics)
-            last = self._last_step = snapshot, step, query("step", {"stats": rows})
+            # By a weak reference: the rows of long ago must not stay because of one answer.
+            last = self._last_step = ref(snapshot), step, query("step", {"stats": rows})
         return last[2]
 
     def sketches(self, site: int, *, quantity: str = "value", columns: int = 200) -> pa.Table:

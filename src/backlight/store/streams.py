@@ -75,11 +75,19 @@ class StreamSeries:
         name = self.folder / f"{self._rank}-{self._next_segment:04}.arrows"
         # Never into a file that exists.
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_CLOEXEC", 0)
-        self._descriptor = os.open(name, flags, 0o666)
-        _say_open(self._descriptor)
+        descriptor = os.open(name, flags, 0o666)
+        _say_open(descriptor)
         self._next_segment += 1
+        try:
+            self._size_bytes = _write_all(descriptor, [self._opening])
+        except OSError:
+            # What comes later begins a segment of its own, and not behind half an opening.
+            os.close(descriptor)
+            with suppress(OSError):
+                name.unlink()
+            raise
+        self._descriptor = descriptor
         self._batches = 0
-        self._size_bytes = _write_all(self._descriptor, [self._opening])
 
     def _write(self, batch: pa.RecordBatch | Packed) -> int:
         """Write a batch's message, all or nothing of it, and say how many bytes it has."""

@@ -64,6 +64,7 @@ def _database() -> duckdb.DuckDBPyConnection:
             "python_enable_replacements": False,
             "autoinstall_known_extensions": False,
             "autoload_known_extensions": False,
+            "allocator_background_threads": True,  # gives back what threads that are gone had
             "threads": min(4, os.cpu_count() or 1),
         },
     )
