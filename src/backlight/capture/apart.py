@@ -30,6 +30,11 @@ def apart() -> Iterator[None]:
             del _threads[thread]
 
 
+def threads_apart() -> Counter[int]:
+    """The threads that run such passes: always the same object."""
+    return _threads
+
+
 def is_apart() -> bool:
     """Whether this thread runs a pass of Backlight's own."""
     return bool(_threads) and get_ident() in _threads

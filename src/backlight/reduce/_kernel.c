@@ -14,6 +14,7 @@
  *     _kernel_crc.h      its checksum
  *     _kernel_write.h    both to a file
  *     _kernel_xla.h      rows of buffers inside of a compiled JAX program
+ *     _kernel_course.h   the course of steps of which nothing is captured
  */
 #define PY_SSIZE_T_CLEAN
 #ifndef Py_LIMITED_API
@@ -22,6 +23,7 @@
 #include <Python.h>
 
 #include "_kernel_avx512.h"
+#include "_kernel_course.h"
 #include "_kernel_crc.h"
 #include "_kernel_jobs.h"
 #include "_kernel_message.h"
@@ -387,6 +389,7 @@ static int fill_module(PyObject *module) {
     fill_crc_tables();
     choose_lanes(AVX512_LANES);
     if (add_to(module, "Table", PyType_FromSpec(&table_spec))) return -1;
+    if (add_to(module, "Course", PyType_FromSpec(&course_spec))) return -1;
     return add_to(module, "DTYPES", dtype_names()) || add_to(module, "COLUMNS", column_names()) ? -1 : 0;
 }
 

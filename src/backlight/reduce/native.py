@@ -58,6 +58,12 @@ def connect(*, use_exchange: bool = True) -> None:
     )
 
 
+def new_course(**given: Any) -> _kernel.Course:
+    """What sees steps through that are not recorded; see `backlight.course`."""
+    connect()
+    return _kernel.Course(**given)
+
+
 def new_table() -> _kernel.Table:
     """An empty table that the kernel fills, tensor by tensor."""
     connect()
