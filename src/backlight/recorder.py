@@ -188,7 +188,7 @@ class Recorder:
                     self._course.step, Happening(kind, why or f"the run {status}")
                 )
         self._is_finished = True
-        self._course.is_plain = False
+        self._course.is_plain, self._course.is_late = False, True
         dismiss(self)
         self._first_forward.disarm()
         self._modules.remove()

@@ -423,7 +423,7 @@ static PyObject *course_log(PyObject *self, PyObject *scalars) {
     Course *course = (Course *)self;
     PyObject *names[MOST_LOGGED];
     double numbers[MOST_LOGGED];
-    if (!course->is_plain || course->is_late || !PyDict_CheckExact(scalars)) Py_RETURN_FALSE;
+    if (course->is_late || !PyDict_CheckExact(scalars)) Py_RETURN_FALSE;
     int length = read_scalars(course, scalars, names, numbers);
     if (length < 0 || !has_room_for_scalars(course, length)) {
         PyErr_Clear();
@@ -487,6 +487,7 @@ static int course_traverse(PyObject *self, visitproc visit, void *arg) {
 static int course_clear(PyObject *self) {
     Course *course = (Course *)self;
     course->is_plain = course->is_open = 0;
+    course->is_late = 1;
     course->steps_length = course->scalars_length = 0; /* whose names go */
     for (int i = 0; i < GIVEN; i++) Py_CLEAR(course->given[i]);
     Py_CLEAR(course->hook);
@@ -541,7 +542,7 @@ static PyMemberDef course_members[] = {
     {"step", T_LONGLONG, offsetof(Course, step), 0, "The number of the step under way, or of the last one."},
     {"is_open", T_BOOL, offsetof(Course, is_open), 0, "Whether a step is under way."},
     {"is_plain", T_BOOL, offsetof(Course, is_plain), 0, "Whether it, or the next one, may be passed over here."},
-    {"is_late", T_BOOL, offsetof(Course, is_late), 0, "Whether what is logged now belongs to a step that may be written."},
+    {"is_late", T_BOOL, offsetof(Course, is_late), 0, "Whether what is logged now is for Python: its step may be written, or the run is over."},
     {"iterations", T_INT, offsetof(Course, iterations), 0, "How many iterations the step has had."},
     {"passes", T_INT, offsetof(Course, passes), 0, "How many backward passes it has had."},
     {"started", T_DOUBLE, offsetof(Course, started), 0, "When it began, by the clock that durations are read from."},
