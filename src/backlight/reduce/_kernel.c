@@ -15,6 +15,7 @@
  *     _kernel_write.h    both to a file
  *     _kernel_xla.h      rows of buffers inside of a compiled JAX program
  *     _kernel_course.h   the course of steps of which nothing is captured
+ *     _kernel_ear.h      hears where backward passes start
  */
 #define PY_SSIZE_T_CLEAN
 #ifndef Py_LIMITED_API
@@ -25,6 +26,7 @@
 #include "_kernel_avx512.h"
 #include "_kernel_course.h"
 #include "_kernel_crc.h"
+#include "_kernel_ear.h"
 #include "_kernel_jobs.h"
 #include "_kernel_message.h"
 #include "_kernel_torch.h"
@@ -389,7 +391,7 @@ static int fill_module(PyObject *module) {
     fill_crc_tables();
     choose_lanes(AVX512_LANES);
     if (add_to(module, "Table", PyType_FromSpec(&table_spec))) return -1;
-    if (add_to(module, "Course", PyType_FromSpec(&course_spec))) return -1;
+    if (add_to(module, "Course", PyType_FromSpec(&course_spec)) || add_to(module, "Ear", PyType_FromSpec(&ear_spec))) return -1;
     return add_to(module, "DTYPES", dtype_names()) || add_to(module, "COLUMNS", column_names()) ? -1 : 0;
 }
 

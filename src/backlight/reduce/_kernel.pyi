@@ -51,6 +51,16 @@ class Table:
     def clear(self) -> None: ...
     def __len__(self) -> int: ...
 
+class Ear:
+    def __init__(
+        self,
+        original: Callable[..., Any],
+        listeners: dict[Any, int],
+        tell: Callable[[Any], None],
+        /,
+    ) -> None: ...
+    def __call__(self, *args: Any, **kwargs: Any) -> Any: ...
+
 class Course:
     step: int
     is_open: bool
