@@ -535,3 +535,32 @@ def test_nothing_gathers_over_many_steps(root: Path) -> None:
     assert run._course.passed_steps > 890
     assert all(abs(b - a) < 100 for b, a in zip(before, after, strict=True))
     assert abs(later - objects) < 100
+
+
+def test_what_logs_while_rows_are_taken_is_neither_lost_nor_written_twice(root: Path) -> None:
+    """The collector may run at any time, and with it what the user does at an object's end."""
+    model, optimizer = simple()
+    with backlight.watch(model, optimizer, root=root, every=10**6) as run:
+        train_once(model, optimizer)
+        run.log(number=-1.0)
+        model(X)
+
+        class Logs:
+            def __init__(self) -> None:
+                self.itself = self
+
+            def __del__(self) -> None:
+                run.log(number=-2.0)
+
+        threshold = gc.get_threshold()
+        for number in range(200):
+            run.log(number=float(number))
+        made = [Logs() for _ in range(50)]
+        gc.set_threshold(1)
+        made.clear()
+        run.flush()
+        gc.set_threshold(*threshold)
+        gc.collect()
+    numbers = [row["value"] for row in read(run.path, "scalars")]
+    assert [number for number in numbers if number >= 0] == list(range(200))
+    assert numbers.count(-2.0) == 50

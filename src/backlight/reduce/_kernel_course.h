@@ -240,29 +240,36 @@ static PyObject *scalar_row(const LoggedScalar *logged) {
     return row;
 }
 
+/* Rows are taken off before they are made: making one may run a finalizer, which may log. */
 static PyObject *course_take_steps(PyObject *self, PyObject *unused) {
     (void)unused;
     Course *course = (Course *)self;
-    PyObject *rows = PyList_New(0);
-    for (int64_t i = 0; rows && i < course->steps_length; i++) {
-        PyObject *row = step_row(course, &course->steps[i]);
-        if (row == NULL || PyList_Append(rows, row)) Py_CLEAR(rows);
-        Py_XDECREF(row);
+    PassedStep *steps = course->steps;
+    int64_t length = course->steps_length;
+    course->steps = NULL;
+    course->steps_length = course->steps_capacity = 0;
+    PyObject *rows = PyList_New((Py_ssize_t)length);
+    for (int64_t i = 0; rows && i < length; i++) {
+        PyObject *row = step_row(course, &steps[i]);
+        if (row == NULL || PyList_SetItem(rows, (Py_ssize_t)i, row)) Py_CLEAR(rows);
     }
-    if (rows) course->steps_length = 0;
+    free(steps);
     return rows;
 }
 
 static PyObject *course_take_scalars(PyObject *self, PyObject *unused) {
     (void)unused;
     Course *course = (Course *)self;
-    PyObject *rows = PyList_New(0);
-    for (int64_t i = 0; rows && i < course->scalars_length; i++) {
-        PyObject *row = scalar_row(&course->scalars[i]);
-        if (row == NULL || PyList_Append(rows, row)) Py_CLEAR(rows);
-        Py_XDECREF(row);
+    LoggedScalar *scalars = course->scalars;
+    int64_t length = course->scalars_length;
+    course->scalars = NULL;
+    course->scalars_length = course->scalars_capacity = 0;
+    PyObject *rows = PyList_New((Py_ssize_t)length);
+    for (int64_t i = 0; rows && i < length; i++) {
+        PyObject *row = scalar_row(&scalars[i]);
+        if (row == NULL || PyList_SetItem(rows, (Py_ssize_t)i, row)) Py_CLEAR(rows);
     }
-    if (rows) course->scalars_length = 0;
+    free(scalars);
     return rows;
 }
 
