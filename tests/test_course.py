@@ -12,6 +12,7 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from math import isinf
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import pytest
@@ -254,16 +255,34 @@ def beside_others(watch: Watch) -> None:
     with watch(model, optimizer) as run:
         for number in range(30):
             other(X).sum().backward()
+            run.log(after_another=1.0)  # which has begun no step
             if number % 4 == 0:
                 with apart():
                     model(X).sum().backward()
+                run.log(apart=1.0)
             if number % 4 == 1:
                 torch.jit.trace(model, X)
+                run.log(traced=1.0)
             if number % 4 == 2:
                 thread = threading.Thread(target=lambda: other(X).sum().backward())
                 thread.start()
                 thread.join()
             run.log(loss=train_once(model, optimizer))
+
+
+def backward_inside_backward(watch: Watch) -> None:
+    model, optimizer = simple()
+
+    def start_another(grad: torch.Tensor) -> None:
+        with torch.enable_grad():
+            nn.Parameter(torch.ones(())).mul(99).backward()
+
+    with watch(model, optimizer):
+        for _ in range(20):
+            out = model(X)
+            out.register_hook(start_another)
+            out.square().mean().backward()
+            optimizer.step()
 
 
 def watched_for(watch: Watch) -> None:
@@ -309,6 +328,7 @@ LOOPS = [
     plain, nothing_is_logged, accumulated, evaluated_between, logged_everywhere, scheduled_rates,
     exceptions, spikes, not_finite, closures, odd_losses, two_optimizers, another_optimizer,
     without_a_forward_pass, said_by_hand, beside_others, watched_for, another_root, cut_short,
+    backward_inside_backward,
 ]  # fmt: skip
 
 
@@ -479,7 +499,11 @@ def test_a_spike_is_found_where_python_finds_it(seed: int, root: Path) -> None:
         train_once(model, optimizer)
         model(X)
         for number in range(600):
-            loss = numbers.gauss(seed, 1) * numbers.choice([1, 1, 1, 1, 1, 20])
+            loss = numbers.gauss(seed, 1)
+            if number % 5 == 4:
+                middle = median(detector.values)
+                spread = median(abs(each - middle) for each in detector.values)
+                loss = middle + numbers.uniform(9, 11) * spread
             if detector.is_spike(loss):
                 expected.append(f"loss {loss:.4g}")
             run.log(loss=torch.tensor(loss, dtype=torch.float64) if number % 2 else loss)
