@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -22,6 +23,15 @@ class Alarm:
     def __init__(self) -> None:
         self._spikes = {"loss": SpikeDetector(), "gradient norm": SpikeDetector()}
         self._has_been_nonfinite = False
+
+    @property
+    def losses(self) -> deque[float]:
+        """The last losses."""
+        return self._spikes["loss"].values
+
+    def remember(self, losses: list[float]) -> None:
+        """Take in losses of which it is known that none is a spike."""
+        self._spikes["loss"].remember(losses)
 
     def nonfinite(self, stats: Any, where: Callable[[int], str] | None = None) -> Happening | None:
         """The first value of the run that is not finite."""

@@ -103,22 +103,25 @@ class SpikeDetector:
 
     memory: int = 64
     least: int = 16
-    _values: deque[float] = field(default_factory=deque)
+    values: deque[float] = field(default_factory=deque)
 
     def is_spike(self, value: float) -> bool:
         """Whether the value is an outlier, by the median and its absolute deviation."""
-        values = self._values
-        found = len(values) >= self.least and self._stands_out(value)
-        values.append(value)
-        if len(values) > self.memory:
-            values.popleft()
+        found = len(self.values) >= self.least and self._stands_out(value)
+        self.remember([value])
         return found
 
+    def remember(self, values: list[float]) -> None:
+        """Compare what comes with these values too."""
+        self.values.extend(values)
+        while len(self.values) > self.memory:
+            self.values.popleft()
+
     def _stands_out(self, value: float) -> bool:
-        if 0 < value <= 2 * min(self._values):
+        if 0 < value <= 2 * min(self.values):
             return False  # whatever the median is, as for most losses: it is asked at every step
-        middle = statistics.median(self._values)
+        middle = statistics.median(self.values)
         if value - middle <= max(abs(middle), 1e-12):
             return False
-        spread = statistics.median(abs(other - middle) for other in self._values)
+        spread = statistics.median(abs(other - middle) for other in self.values)
         return value - middle > 10 * spread

@@ -37,6 +37,7 @@ three quarters on sketches, and beyond it a step's statistics."""
 END_SECS: Final = 30.0
 """How long the end of a run waits for the disk."""
 
+_perf = time.perf_counter
 _FLUSH_SECS = 0.2
 _SLOW_SECS = 0.1
 _SKETCH: Final = ("sketch_keys", "sketch_counts")
@@ -62,7 +63,8 @@ class Journal:
         self._rows: _Rows = {}
         self._calls: list[tuple[Callable[..., None], tuple[Any, ...]]] = []
         self._bytes = 0
-        self._sent_at = time.monotonic()
+        self.sent_at = _perf()
+        self.before_writing: Callable[[], None] = lambda: None  # rows that come first are put
         self._is_last_recorded = False
         self._troubles: deque[Exception] = deque()  # met by the thread, told by the trainer's
         self._left_out: Counter[str] = Counter()
@@ -134,11 +136,21 @@ class Journal:
 
     def step(self, row: dict[str, Any]) -> None:
         """Note a step; it is written with the next one that is recorded, or soon."""
-        self._put_row("steps", row)
-        self._is_last_recorded = row["recorded"]
-        self._totals["steps"] += 1
-        self._secs["training"] += row["duration_secs"]
-        self._secs["recording"] += row["recording_secs"]
+        self.steps([row])
+
+    def steps(self, rows: list[dict[str, Any]]) -> None:
+        """Note several steps in a row."""
+        self._put_rows("steps", rows)
+        for row in rows:
+            self._is_last_recorded = row["recorded"]
+            self._totals["steps"] += 1
+            self._secs["training"] += row["duration_secs"]
+            self._secs["recording"] += row["recording_secs"]
+
+    def scalars(self, rows: list[dict[str, Any]]) -> None:
+        """Take rows of numbers that the user logged."""
+        if rows:
+            self._put_rows("scalars", rows)
 
     def _put_record(self, record: StepRecord) -> None:
         self._leave_out(record)
@@ -221,7 +233,7 @@ class Journal:
     def send_if_due(self, *, is_between_steps: bool = False) -> None:
         """Write what waits, if it has waited long enough or belongs to a step that is written."""
         is_late = is_between_steps and self._is_last_recorded
-        if is_late or time.monotonic() - self._sent_at > _FLUSH_SECS:
+        if is_late or _perf() - self.sent_at > _FLUSH_SECS:
             self._send()
 
     def flush(self) -> None:
@@ -269,13 +281,16 @@ class Journal:
     # -- to the disk, or to the thread
 
     def _put(self, write: Callable[..., None], *arguments: Any, size: int = 0) -> None:
+        self.before_writing()
         self._calls.append((write, arguments))
         self._bytes += size
 
     def _put_rows(self, table: str, rows: list[dict[str, Any]]) -> None:
+        self.before_writing()
         self._rows.setdefault(table, []).extend(rows)
 
     def _put_row(self, table: str, row: dict[str, Any]) -> None:
+        self.before_writing()
         rows = self._rows.get(table)
         if rows is None:
             self._rows[table] = [row]
@@ -284,7 +299,8 @@ class Journal:
 
     def _send(self) -> None:
         """Write what waits; by the thread, if the disk is slow or the thread still writes."""
-        self._sent_at = time.monotonic()
+        self.before_writing()
+        self.sent_at = _perf()
         page, size = (self._rows, self._calls), self._bytes
         self._rows, self._calls, self._bytes = {}, [], 0
         if self._is_stopped or not any(page):
@@ -309,7 +325,7 @@ class Journal:
             )
 
     def _write(self, pages: list[_Page]) -> None:
-        started = time.perf_counter()
+        started = _perf()
         for rows, calls in pages:
             # Sites before what names them, steps after what was recorded of them.
             self._try(self._writer.append_rows, "sites", rows.pop("sites", []))
@@ -317,7 +333,7 @@ class Journal:
                 self._try(write, *arguments)
             for table, new in rows.items():
                 self._try(self._writer.append_rows, table, new)
-        secs = time.perf_counter() - started
+        secs = _perf() - started
         self._is_slow = secs > _SLOW_SECS * len(pages)
         self._writing_secs += secs
 

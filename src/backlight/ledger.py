@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Callable
 from typing import Any
 
@@ -11,9 +12,10 @@ import pyarrow as pa
 from backlight.alarm import Alarm, Happening
 from backlight.anomaly.watching import WatchedAnomaly
 from backlight.blackbox import BlackBox, StepRecord
+from backlight.course import Course
 from backlight.errors import BacklightError, Guard
 from backlight.journal import Journal
-from backlight.schedule import Schedule
+from backlight.schedule import Schedule, lease
 from backlight.store.packed import Packed, as_batch
 from backlight.store.values import StepValues
 
@@ -41,9 +43,46 @@ class Ledger:
         self._schedule = schedule
         self._guard = guard
         self._give_back = give_back  # the raw values of a step that is not written
+        self._course: Course | None = None
+
+    @property
+    def losses(self) -> deque[float]:
+        """The last losses that were logged, which a course that is followed may add to."""
+        return self._alarm.losses
+
+    def follow(self, course: Course) -> None:
+        """Take in what a course has passed over, before anything else is written."""
+        self._course = course
+        self._journal.before_writing = self.gather
+
+    def gather(self) -> None:
+        """Take in the steps and scalars that wait in the course."""
+        course = self._course
+        if course is None or not course.waiting:
+            return
+        steps, scalars = course.take_steps(), course.take_scalars()
+        with self._guard("writing a step"):
+            for row in steps:
+                self._schedule.learn(row["kind"], row["duration_secs"], 0.0)
+            self._journal.steps(steps)
+        self._journal.scalars(scalars)
+        self._alarm.remember([row["value"] for row in scalars if row["name"] == "loss"])
+        self.logged.update((row["name"], row["value"]) for row in scalars)
+
+    def lease(self, step: int, kind: str) -> tuple[int, float]:
+        """For how many steps after one that is not wanted, and seconds, none is looked at."""
+        return (0, 0.0) if self.anomalies else lease(self._schedule, step, kind)
+
+    def watch_for(self, anomaly: WatchedAnomaly) -> None:
+        """Look for an anomaly from the next step on."""
+        self.gather()
+        self.anomalies.append(anomaly)
+        if self._course is not None:
+            self._course.leased_steps = 0
 
     def wants(self, step: int, kind: str) -> str | None:
         """Why this step is recorded; None if it is not."""
+        self.gather()
         try:
             return self._schedule.wants(step, kind)
         except BacklightError as error:
@@ -54,6 +93,7 @@ class Ledger:
 
     def pass_over(self, row: dict[str, Any]) -> None:
         """Note a step of which nothing was captured."""
+        self.gather()
         self._schedule.learn(row["kind"], row["duration_secs"], 0.0)
         self._journal.step(row)
         self._look_for_anomalies(row, None)
@@ -72,6 +112,7 @@ class Ledger:
         `where` tells more of where a row, by its order, has a value that is not finite.
         """
         started = _perf()
+        self.gather()
         row, has_stats = record.row, record.stats is not None
         recording_secs = row["recording_secs"] - once_secs if has_stats else 0.0
         self._schedule.learn(row["kind"], row["duration_secs"] - once_secs, recording_secs)

@@ -32,6 +32,7 @@ from backlight.capture.own import OwnStatistics
 from backlight.capture.samples import ValueKeeper
 from backlight.capture.sights import Call
 from backlight.capture.sites import SiteBook
+from backlight.course import Course, new_course
 from backlight.ending import dismiss, enlist
 from backlight.environment import describe_environment, torch_facts
 from backlight.errors import BacklightError, Guard
@@ -110,7 +111,7 @@ class Recorder:
         # What the modules say is passed on at once: there is much of it.
         self.on_enter: Callable[[str, int], None] = self._following.enter
         self.on_tensor: Callable[..., None] = self._observer.on_activation
-        self._first_forward = FirstForward(self._names, self._begin_step, self.on_fault)
+        self._first_forward = FirstForward(self._names, self._begin_with, self.on_fault)
         self._journal = Journal(
             RunWriter(path),
             path.parent.name,
@@ -125,26 +126,24 @@ class Recorder:
             blackbox=options.blackbox,
             give_back=self._keeper.give_back,
         )
-        self._step = earlier.last_step if earlier else -1
+        self._course = self._new_course()
+        self._course.step = earlier.last_step if earlier else -1
         self._kind = "train"
         self._batch_size: int | None = None
         self._explicit: Step | None = None
-        self._iterations = 0
         self._reason: str | None = None
-        self._is_open = self._is_captured = self._must_decide = False
+        self._is_captured = self._must_decide = False
         self._is_in_iteration = self._is_given_up = False
         self._last_loss: tuple[weakref.ref[torch.Tensor] | None, int, int] = (None, 0, 0)
-        self._loss: float | None = None
         self._modes = self._names.modes()
         self._captures = 0  # steps that were captured
-        self._passes = 0  # backward passes of the step
-        self._started_at = self._started = 0.0
+        self._generation = -1  # of the names, when a module was found that steps begin with
         self._is_finished = self._is_compiled = False
         enlist(self)
         self._optimizers = Optimizers(
             optimizers,
-            before=self._before_update,
-            after=self._after_update,
+            before=self._course.before_update,
+            after=self._course.after_update,
             own=self._own_parameters,
             on_change=self._on_other_optimizers,
             guard=self._guard,
@@ -156,8 +155,23 @@ class Recorder:
             self._names.describe(held),
             [each.describe(own) for each in self._optimizers.all],
         )
-        backward.listen(self._on_loss)
+        backward.listen(self._course.on_loss)
         self._prepare_step("train")
+
+    def _new_course(self) -> Course:
+        """What sees steps through: itself those that are plain, the functions here all others."""
+        course = new_course(
+            on_loss=self._on_loss,
+            before_update=self._on_update,
+            after_update=self._on_updated,
+            send=self._send_if_due,
+            models=self._names.references(),
+            losses=self._ledger.losses,
+            **self._first_forward.places(),
+        )
+        self._first_forward.hook = course.on_forward
+        self._ledger.follow(course)
+        return course
 
     def has_module(self, module: nn.Module) -> bool:
         """Whether a module is part of what is watched."""
@@ -171,12 +185,15 @@ class Recorder:
             self._end_step_under_way(is_cut_short=True)
             if self.has_blackbox or why:
                 kind = "signal" if why else "exception" if status == "failed" else "end"
-                self._ledger.happened(self._step, Happening(kind, why or f"the run {status}"))
+                self._ledger.happened(
+                    self._course.step, Happening(kind, why or f"the run {status}")
+                )
         self._is_finished = True
+        self._course.is_plain, self._course.is_late = False, True
         dismiss(self)
         self._first_forward.disarm()
         self._modules.remove()
-        backward.ignore(self._on_loss)
+        backward.ignore(self._course.on_loss)
         self._following.close()
         self._observer.end()
         self._observer.owned.release()
@@ -199,12 +216,12 @@ class Recorder:
 
     def _prepare_step(self, kind: str, *, decide: bool = False) -> None:
         """Decide whether the step to come is recorded, and wait for it to begin."""
-        self._is_open = self._is_in_iteration = self._is_given_up = False
+        self._course.is_open = self._is_in_iteration = self._is_given_up = False
         self._kind, self._batch_size = kind, None
         self._must_decide = decide
         self._optimizers.end()
         was_captured = self._is_captured
-        self._reason = self._ledger.wants(self._step + 1, kind)
+        self._reason = self._ledger.wants(self._course.step + 1, kind)
         self._is_captured = self._reason is not None or self.has_blackbox or decide
         if not self._is_compiled and self._names.is_compiled():
             self.on_compiled()
@@ -217,33 +234,59 @@ class Recorder:
             self._first_forward.disarm()
         else:
             self._first_forward.arm()
+        self._prepare_course()
+
+    def _prepare_course(self) -> None:
+        """Say whether the step to come, and those after it, can do without the functions here."""
+        course = self._course
+        course.is_plain = self._kind == "train" and not (self._is_captured or self._is_compiled)
+        if course.is_plain:
+            course.optimizer = self._optimizers.sole()
+            course.leased_steps, course.leased_secs = self._lease()
+            if self._generation != self._names.generation:
+                self._generation, course.root = self._names.generation, None
+
+    def _lease(self) -> tuple[int, float]:
+        """For how many steps after the next, and how many seconds, nobody has to be asked."""
+        return self._ledger.lease(self._course.step + 1, self._kind)
+
+    def _begin_with(self, module: nn.Module) -> None:
+        """A step begins with a module, with which others then may begin as well."""
+        self._generation, self._course.root = self._names.generation, weakref.ref(module)
+        self._begin_step()
+
+    def _send_if_due(self) -> None:
+        with self._guard("writing"):
+            self._journal.send_if_due()
+        self._course.sent_at = self._journal.sent_at
 
     def _open_step(self) -> None:
         self._first_forward.disarm()
         self._begin_step()
 
     def _begin_step(self) -> None:
-        self._is_open = True
-        self._loss = None
-        self._step += 1
-        self._iterations = self._passes = 0
+        self._course.is_open, self._course.is_late = True, False
+        self._course.loss = None
+        self._course.step += 1
+        self._course.iterations = self._course.passes = 0
         self._optimizers.begin()
         if self._is_captured or self._is_compiled:
             self._modules.restart_calls()
-        self._started, self._started_at = _perf(), time.time()
+        self._course.started, self._course.started_at = _perf(), time.time()
         try:
             self._journal.send_if_due()
             if self._is_captured:
                 self._begin_capture()
         except Exception as error:
             self._guard.catch("beginning a step", error)
-        self._observer.recording_secs = _perf() - self._started
+        self._course.recording_secs = _perf() - self._course.started
+        self._observer.recording_secs = self._course.recording_secs
 
     def _begin_capture(self) -> None:
         self._modules.hooks_secs = 0.0
         is_keeping = self._is_keeping or self._must_decide
         self._keeper.begin(batch_size=self._batch_size, holds_all=self._must_decide)
-        self._observer.begin(self._step, is_keeping=is_keeping)
+        self._observer.begin(self._course.step, is_keeping=is_keeping)
         self._last_loss = (None, 0, 0)
         self._look_for_compiled()
         self.on_tensor = self._observer.on_activation
@@ -277,13 +320,13 @@ class Recorder:
 
     def _on_loss(self, tensor: torch.Tensor) -> None:
         """A backward pass starts from this tensor: it is the loss, whatever it is called."""
-        if not self._is_open or is_in_backward():
+        if not self._course.is_open or is_in_backward():
             return
         try:
             with torch._C.DisableTorchFunction():
-                self._loss = backward.number_of(tensor)
-                self._passes += 1
-                if self._passes >= _MOST_PASSES or len(self._observer.reducer) >= _MOST_ROWS:
+                self._course.loss = backward.number_of(tensor)
+                self._course.passes += 1
+                if self._course.passes >= _MOST_PASSES or len(self._observer.reducer) >= _MOST_ROWS:
                     self._give_up()
                 if self._is_captured and not self._is_given_up:
                     self._see_loss(tensor)
@@ -298,7 +341,7 @@ class Recorder:
         self._last_loss = weakref.ref(tensor), self._observer.iteration, times
         name = LOSS if times == 1 else f"{LOSS}#{times}"
         site = self._sites.named(
-            name, module="", node=LOSS, role=name, kind="loss", step=self._step
+            name, module="", node=LOSS, role=name, kind="loss", step=self._course.step
         )
         if self._observer.graph is not None and site >= 0:
             self._observer.graph.loss(site, tensor)
@@ -316,8 +359,8 @@ class Recorder:
         self._observer.end()
         names = " or ".join(each.name for each in self._optimizers.all)
         self._guard.mistake(
-            f"A step has had {self._passes} backward passes without an end, so the rest of it is "
-            f"not recorded: is {names} still what trains? If not, watch what does."
+            f"A step has had {self._course.passes} backward passes without an end, so the rest of "
+            f"it is not recorded: is {names} still what trains? If not, watch what does."
         )
 
     def _own_parameters(self) -> set[int]:
@@ -326,23 +369,34 @@ class Recorder:
         return {each.identity for each in self._names.parameters()}
 
     def _on_other_optimizers(self, text: str) -> None:
-        self._journal.event(self._step, "optimizer", text)
+        self._journal.event(self._course.step, "optimizer", text)
 
     def _tell_modes(self) -> None:
         """Note which modules are in evaluation mode in a training step, when that changes."""
         text = self._modes.changed()
         if text is not None:
-            self._journal.event(self._step, "mode", text, -1)
+            self._journal.event(self._course.step, "mode", text, -1)
 
     def _next_iteration(self) -> int:
-        self._observer.iteration = number = self._iterations
+        self._observer.iteration = number = self._course.iterations
         self._following.begin_iteration(number)
-        self._iterations += 1
+        self._course.iterations += 1
         self._modules.restart_calls()
         return number
 
+    def _on_update(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+        found = self._optimizers.find(optimizer)
+        if found is not None:
+            found.begin(args, kwargs)
+            self._before_update(found)
+
+    def _on_updated(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+        found = self._optimizers.find(optimizer)
+        if found is not None:
+            self._after_update(found)
+
     def _before_update(self, optimizer: OptimizerCapture) -> None:
-        if not self._is_open:
+        if not self._course.is_open:
             self._open_step()
         if self._is_captured:
             started = _perf()
@@ -371,8 +425,8 @@ class Recorder:
 
     def _end_step_under_way(self, *, is_cut_short: bool = False) -> None:
         """End a step that was begun and not ended, such as a forward pass without an update."""
-        if self._is_open:
-            step = Step(self._step, self._kind)
+        if self._course.is_open:
+            step = Step(self._course.step, self._kind)
             if is_cut_short and not self.has_blackbox:
                 step.decision = False, "cut short"
             self._end_step(step)
@@ -388,6 +442,7 @@ class Recorder:
                 self._journal.graph(graph.signature, graph.to_json())
             decision = None if step is None else step.decision
             self._settle(record, decision, signature, started)
+        self._course.is_late = True
         self._prepare_step("train")
 
     def _end_unrecorded(self) -> None:
@@ -399,21 +454,22 @@ class Recorder:
             self._ledger.pass_over(row)
         except Exception as error:
             self._guard.catch("writing a step", error)
+        self._course.is_late = False
         self._prepare_step("train")
 
     def _take(self, record: StepRecord, samples: Any) -> None:
         """What was captured of the step that ends."""
         self._observer.owned.observe_rest(self._optimizers.all)
-        record.stats = self._observer.reducer.take_packed(self._step)
+        record.stats = self._observer.reducer.take_packed(self._course.step)
         if self._observer.is_keeping:
             try:
-                kept = self._keeper.take(self._step, keep=samples)
+                kept = self._keeper.take(self._course.step, keep=samples)
             except BacklightError as error:
                 self._guard.mistake(str(error))
-                kept = self._keeper.take(self._step)
+                kept = self._keeper.take(self._course.step)
             record.samples, record.values = kept
         calls = self._following.take_calls()
-        record.calls = [_call_row(self._step, *each) for each in enumerate(calls)]
+        record.calls = [_call_row(self._course.step, *each) for each in enumerate(calls)]
         self._observer.end()
         self._journal.sites(self._sites.take_new())
 
@@ -439,37 +495,42 @@ class Recorder:
     def _row(self, *, is_recorded: bool, reason: str, signature: str) -> dict[str, Any]:
         """The step's row of the `steps` table."""
         return {
-            "step": self._step,
+            "step": self._course.step,
             "kind": self._kind,
             "recorded": is_recorded,
             "reason": reason,
-            "iterations": self._iterations or 1,
+            "iterations": self._course.iterations or 1,
             "batch_size": self._batch_size,
             "graph": signature,
-            "started_at": self._started_at,
-            "duration_secs": _perf() - self._started,
-            "recording_secs": self._observer.recording_secs,
-            "loss": self._loss,
+            "started_at": self._course.started_at,
+            "duration_secs": _perf() - self._course.started,
+            "recording_secs": self._recording_secs(),
+            "loss": self._course.loss,
             "learning_rate": self._optimizers.all[0].learning_rate(),
         }
+
+    def _recording_secs(self) -> float:
+        """What recording took of the step so far; a plain one may have begun in the course."""
+        is_plain = not (self._is_captured or self._is_compiled)
+        return self._course.recording_secs if is_plain else self._observer.recording_secs
 
     # -- what the modules say
 
     def on_pass(self) -> bool:
         """A forward pass begins: a step, or after a backward pass another part of one."""
         if is_in_backward():
-            return self._is_open
-        if not self._is_open and torch.is_grad_enabled():
+            return self._course.is_open
+        if not self._course.is_open and torch.is_grad_enabled():
             self._open_step()
             self._observer.recording_secs = 0.0  # the hook that is under way counts it
-        if self._is_open and self._observer.has_backward:
+        if self._course.is_open and self._observer.has_backward:
             self._begin_part()
-        return self._is_open
+        return self._course.is_open
 
     def _begin_part(self) -> None:
         self._observer.has_backward = False
         if not self._is_in_iteration:
-            self._iterations = max(self._iterations, 1)
+            self._course.iterations = max(self._course.iterations, 1)
             self._next_iteration()
 
     def _see_quietly(self, tensor_class: str, call: Call, place: str, tensor: torch.Tensor) -> None:
@@ -486,7 +547,7 @@ class Recorder:
 
     def on_compiled(self) -> None:
         """The model is compiled: its modules get hooks of their own, before they are compiled."""
-        self._is_compiled = True
+        self._is_compiled, self._course.is_plain = True, False
         self._stop_following()
         self._first_forward.disarm()
         self._modules.settle()

@@ -42,7 +42,7 @@ class Run(Recorder, TakesStatistics):
     @property
     def current_step(self) -> int:
         """The number of the step that is under way, or has just ended; -1 before the first."""
-        return self._step
+        return self._course.step
 
     def log(self, **scalars: Any) -> None:
         """Log numbers for the current step.
@@ -58,15 +58,18 @@ class Run(Recorder, TakesStatistics):
         >>> run.log(loss=0.25, accuracy=0.5)
         >>> run.finish()
         """
-        if self._is_over("log"):
+        if self._course.log(scalars) or self._is_over("log"):
             return
+        self._ledger.gather()
         for name, value in scalars.items():
-            number = self._journal.scalar(max(self._step, 0), name, value)
+            number = self._journal.scalar(max(self._course.step, 0), name, value)
             if number is not None:
                 self._ledger.logged[name] = number
             if name == "loss" and number is not None:
-                self._ledger.loss(self._step, number)
-        self._journal.send_if_due(is_between_steps=not self._is_open)
+                self._ledger.loss(self._course.step, number)
+            if number is not None and telling.text(name) == name:
+                self._course.learn_name(name)
+        self._journal.send_if_due(is_between_steps=not self._course.is_open)
 
     def anomaly(self, name: str, expression: str) -> None:
         """Look for an anomaly at each step; where it begins, write an event and open the black box.
@@ -90,7 +93,7 @@ class Run(Recorder, TakesStatistics):
         except BacklightError as error:
             self._guard.mistake(f"run.anomaly({name!r}) got what is no anomaly: {error}")
             return
-        self._ledger.anomalies.append(watched)
+        self._ledger.watch_for(watched)
         self._journal.anomaly(watched.name, watched.expression.text)
 
     def flow(
@@ -140,7 +143,7 @@ class Run(Recorder, TakesStatistics):
     def _begin_capture(self) -> None:
         super()._begin_capture()
         if self._flows is not None and (self._reason is not None or self._must_decide):
-            self._flows.begin(self._step)
+            self._flows.begin(self._course.step)
 
     def _next_iteration(self) -> int:
         if self._flows is not None:
@@ -150,7 +153,7 @@ class Run(Recorder, TakesStatistics):
     def _take(self, record: StepRecord, samples: Any) -> None:
         if self._flows is not None:
             has_backward = self._observer.has_backward
-            record.flows = self._flows.take(self._loss, has_backward=has_backward)
+            record.flows = self._flows.take(self._course.loss, has_backward=has_backward)
         super()._take(record, samples)
 
     def on_finding(self, tell: Callable[[Finding], Any]) -> None:
@@ -164,6 +167,10 @@ class Run(Recorder, TakesStatistics):
             return
         with self._guard("starting to diagnose"):
             self._watches.append(FindingWatch(self.path, tell))
+            self._course.leased_steps = 0
+
+    def _lease(self) -> tuple[int, float]:
+        return (0, 0.0) if self._watches else super()._lease()
 
     def _end_step(self, step: Step | None) -> None:
         super()._end_step(step)
@@ -183,7 +190,7 @@ class Run(Recorder, TakesStatistics):
 
     def _found(self, watch: FindingWatch, finding: Finding) -> None:
         text = f"{finding.fault} in {finding.where or 'the model'}: {finding.why}"
-        self._ledger.happened(self._step, Happening("finding", text))
+        self._ledger.happened(self._course.step, Happening("finding", text))
         try:
             watch.tell(finding)
         except StopTraining:
@@ -209,7 +216,7 @@ class Run(Recorder, TakesStatistics):
     def note(self, text: str) -> None:
         """Write a note for the current step."""
         if not self._is_over("note"):
-            self._journal.note(max(self._step, 0), text)
+            self._journal.note(max(self._course.step, 0), text)
 
     def tensor(
         self,
@@ -236,7 +243,7 @@ class Run(Recorder, TakesStatistics):
         )
         if self._is_over("tensor") or self._is_wrong(wrong):
             return tensor
-        if torch.is_grad_enabled() and not self._is_open:
+        if torch.is_grad_enabled() and not self._course.is_open:
             self._open_step()
         iteration = -1 if is_initial else self._observer.iteration
         self._name(name, "", tensor, iteration, batch_dim, node=node, role=role, kind=kind)
@@ -270,7 +277,7 @@ class Run(Recorder, TakesStatistics):
         """
         if self._is_over("batch") or not self._is_captured:
             return
-        if torch.is_grad_enabled() and not self._is_open:
+        if torch.is_grad_enabled() and not self._course.is_open:
             self._open_step()
         told = {"data_indices": indices, "losses": losses, "categories": categories}
         for fact, values in told.items():
@@ -297,7 +304,7 @@ class Run(Recorder, TakesStatistics):
         kind: str = "",
         call: int = 1,
     ) -> None:
-        if not (self._is_open and self._is_captured):
+        if not (self._course.is_open and self._is_captured):
             return
         name = telling.text(name)
         if self._flows is not None:
@@ -310,7 +317,7 @@ class Run(Recorder, TakesStatistics):
                     node=telling.text(node or module or name),
                     role=telling.text(role or name),
                     kind=kind,
-                    step=self._step,
+                    step=self._course.step,
                     call=call,
                 )
             except BacklightError as error:
@@ -365,13 +372,14 @@ class Run(Recorder, TakesStatistics):
                     "run.step() was called inside run.step(): end the outer one first; "
                     "the inner one is taken as part of it."
                 )
-            yield self._explicit or Step(self._step, kind)
+            yield self._explicit or Step(self._course.step, kind)
             return
         self._end_step_under_way()
         self._prepare_step(telling.text(kind), decide=decide)
         is_wrong = self._is_wrong(telling.wrong_batch_size(batch_size))
         self._batch_size = None if is_wrong else batch_size
-        self._explicit = step = Step(self._step + 1, self._kind)
+        self._course.is_plain = False
+        self._explicit = step = Step(self._course.step + 1, self._kind)
         self._open_step()
         try:
             yield step
@@ -389,7 +397,7 @@ class Run(Recorder, TakesStatistics):
         if self._is_over("iteration"):
             yield 0
             return
-        if torch.is_grad_enabled() and not self._is_open:
+        if torch.is_grad_enabled() and not self._course.is_open:
             self._open_step()
         outer = self._observer.iteration, self._is_in_iteration
         number = self._next_iteration()
@@ -433,7 +441,7 @@ class Run(Recorder, TakesStatistics):
         """Write the steps that the black box holds, because of something that the user noticed."""
         if self._is_over("open_blackbox"):
             return
-        self._ledger.happened(self._step, Happening("condition", telling.text(why)))
+        self._ledger.happened(self._course.step, Happening("condition", telling.text(why)))
 
     def finish(
         self, status: Literal["finished", "failed"] = "finished", *, compact: bool = False

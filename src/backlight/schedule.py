@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection
+from math import inf
 from typing import Protocol, runtime_checkable
 
 from backlight.errors import BacklightError
@@ -39,6 +40,10 @@ class Every:
     def wants(self, step: int, kind: str) -> str | None:
         """Yes for each n-th step."""
         return f"every {self._n}" if step % self._n == 0 else None
+
+    def lease(self, step: int, kind: str) -> tuple[int, float]:
+        """The steps up to the next n-th."""
+        return self._n - 1 - step % self._n, inf
 
     def learn(self, kind: str, duration_secs: float, recording_secs: float) -> None:
         """Costs change nothing."""
@@ -148,6 +153,16 @@ class Budget:
         paid = self._recording_secs + self._costs.get(kind, 0.0)
         return "budget" if paid <= self._budget * self._training_secs else None
 
+    def lease(self, step: int, kind: str) -> tuple[int, float]:
+        """The steps before the next one that is wanted for being rare, and until it can be paid."""
+        seen = self._seen[kind]
+        if seen < self.dense_steps:
+            return 0, 0.0
+        most = (1 << seen.bit_length()) - seen - 1
+        paid = self._recording_secs + self._costs.get(kind, 0.0)
+        # A little less, because sums are rounded: then it is asked once more.
+        return most, paid / self._budget * (1 - 1e-9) - self._training_secs
+
     def learn(self, kind: str, duration_secs: float, recording_secs: float) -> None:
         """Pay for a recorded step, and let the others earn."""
         self._seen[kind] += 1
@@ -156,6 +171,20 @@ class Budget:
         if recording_secs:
             before = self._costs.get(kind, recording_secs)
             self._costs[kind] = before + 0.2 * (recording_secs - before)
+
+
+def lease(schedule: Schedule, step: int, kind: str) -> tuple[int, float]:
+    """For how many steps of a kind after this one, which is not wanted, none is wanted either.
+
+    That holds while they train for fewer seconds than it says too. Other schedules than those here
+    have to be asked at each step.
+
+    >>> lease(Every(10), 3, "train")
+    (6, inf)
+    """
+    if type(schedule) is Every or type(schedule) is Budget:
+        return schedule.lease(step, kind)
+    return 0, 0.0
 
 
 def make_schedule(every: int | None, budget: float | None, schedule: object | None) -> Schedule:

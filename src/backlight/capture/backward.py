@@ -8,11 +8,13 @@ function that tells of the tensors and then calls it. Gradients that are asked f
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import wraps
+from functools import update_wrapper
 from threading import get_ident
 from typing import Any
 
 import torch
+
+from backlight.reduce import native
 
 Listener = Callable[[torch.Tensor], None]
 _listeners: dict[Listener, int] = {}  # with the thread that each listens in
@@ -49,15 +51,22 @@ def number_of(tensor: torch.Tensor) -> float | None:
 
 
 def _telling(original: Callable[..., Any]) -> Any:
-    @wraps(original)
     def backward(tensors: Any, *args: Any, **kwargs: Any) -> Any:
-        roots = (tensors,) if isinstance(tensors, torch.Tensor) else tensors
-        for listener, thread in tuple(_listeners.items()):
-            if thread == get_ident() and isinstance(roots, (tuple, list)):
-                for root in roots:
-                    if isinstance(root, torch.Tensor):
-                        listener(root)
+        _tell(tensors)
         return original(tensors, *args, **kwargs)
 
-    backward._is_backlights = True  # type: ignore[attr-defined]
-    return backward
+    # By the kernel, because there is one in every step, recorded or not.
+    by_kernel = native.is_available()
+    telling: Any = native.new_ear(original, _listeners, _tell) if by_kernel else backward
+    update_wrapper(telling, original)
+    telling._is_backlights = True
+    return telling
+
+
+def _tell(tensors: Any) -> None:
+    roots = (tensors,) if isinstance(tensors, torch.Tensor) else tensors
+    for listener, thread in tuple(_listeners.items()):
+        if thread == get_ident() and isinstance(roots, (tuple, list)):
+            for root in roots:
+                if isinstance(root, torch.Tensor):
+                    listener(root)

@@ -25,6 +25,7 @@ from torch.nn.modules.module import (
     register_module_forward_pre_hook,
 )
 
+from backlight.capture import apart
 from backlight.capture.apart import is_apart
 from backlight.capture.names import ModelNames, is_compiled, unwrap
 from backlight.capture.sights import Call, Callee, CallHooks, Sights
@@ -270,23 +271,37 @@ class FirstForward:
     def __init__(
         self,
         names: ModelNames,
-        then: Callable[[], None],
+        then: Callable[[nn.Module], None],
         on_fault: Callable[[str, Exception], None],
     ) -> None:
         self._names = names
         self._then = then
         self._on_fault = on_fault
-        self._hook = self._on_call
+        self.hook: Callable[..., None] = self._on_call
         self._hooks: Any = _global_forward_pre_hooks
 
     def arm(self) -> None:
         """Wait for the next forward pass."""
         # As torch registers a hook, without a handle, which would be made anew for each step.
-        self._hooks[self] = self._hook
+        self._hooks[self] = self.hook
 
     def disarm(self) -> None:
         """Stop waiting."""
         self._hooks.pop(self, None)
+
+    def places(self) -> dict[str, Any]:
+        """All that another hook needs which stands in for this one's where it can."""
+        return {
+            "on_forward": self._on_call,
+            "hooks": self._hooks,
+            "key": self,
+            "apart": apart.threads,
+            "flags": vars(torch.compiler),
+            "is_grad_enabled": _is_grad_enabled,
+            "graph_task": _graph_task,
+            "tracing_state": _tracing_state,
+            "function_modes": torch._C._len_torch_function_stack,
+        }
 
     def _on_call(self, module: nn.Module, args: Any) -> None:
         try:
@@ -294,7 +309,7 @@ class FirstForward:
                 return
             if self._names.has(module) or self._names.find(unwrap(module)) is not None:
                 self.disarm()
-                self._then()
+                self._then(module)
         except Exception as error:
             self._on_fault("waiting for a forward pass", error)
 

@@ -135,6 +135,10 @@ class ModelNames:
         entry = self._found.get(id(module))
         return entry is not None and entry[0]() is module
 
+    def references(self) -> tuple[weakref.ref[nn.Module], ...]:
+        """The models themselves, without keeping any alive."""
+        return tuple(self._models.values())
+
     def modules(self) -> list[nn.Module]:
         """Every module that is alive."""
         return [module for entry in self._found.values() if (module := entry[0]()) is not None]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import weakref
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import torch
 from torch import nn
@@ -13,6 +13,8 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from backlight.capture.calls.describe import describe
 from backlight.errors import BacklightError, Guard
+
+Hook: TypeAlias = Callable[[torch.optim.Optimizer, Any, Any], None]
 
 MOST_UPDATES: Final = 128
 """So often may others step while an optimizer does not, before it is waited for no longer."""
@@ -70,38 +72,31 @@ def check_optimizers(models: Mapping[str, nn.Module], optimizers: list[object]) 
 
 
 class OptimizerCapture:
-    """Calls back before and after each step of an optimizer, until it is detached."""
+    """An optimizer whose steps are hooked, before and after, until it is detached."""
 
-    def __init__(
-        self,
-        optimizer: torch.optim.Optimizer,
-        *,
-        before: Callable[[OptimizerCapture], None],
-        after: Callable[[OptimizerCapture], None],
-    ) -> None:
-        self._optimizer = weakref.ref(optimizer)
+    def __init__(self, optimizer: torch.optim.Optimizer, *, before: Hook, after: Hook) -> None:
+        self.reference = weakref.ref(optimizer)
         self.name = type(optimizer).__name__
         self.has_closure = False  # the step under way makes its gradients itself
-        self._before, self._after = before, after
         self._handles = [
-            optimizer.register_step_pre_hook(self._on_step),
-            optimizer.register_step_post_hook(lambda *_: self._after(self)),
+            optimizer.register_step_pre_hook(before),
+            optimizer.register_step_post_hook(after),
         ]
 
-    def _on_step(self, optimizer: object, args: Any, kwargs: Any) -> None:
+    def begin(self, args: Any, kwargs: Any) -> None:
+        """Its step begins, which is given these arguments."""
         # Torch passes the optimizer itself on as the first argument.
         closure = kwargs.get("closure", args[1] if len(args) > 1 else None)
         self.has_closure = callable(closure)
-        self._before(self)
 
     def watches(self, optimizer: torch.optim.Optimizer) -> bool:
         """Whether it is this optimizer."""
-        return self._optimizer() is optimizer
+        return self.reference() is optimizer
 
     @property
     def is_gone(self) -> bool:
         """Whether the user has let go of the optimizer."""
-        return self._optimizer() is None
+        return self.reference() is None
 
     def detach(self) -> None:
         """Remove the hooks from the optimizer."""
@@ -111,13 +106,13 @@ class OptimizerCapture:
 
     def held(self) -> list[int]:
         """The identities of the parameters that the optimizer trains now."""
-        optimizer = self._optimizer()
+        optimizer = self.reference()
         groups = [] if optimizer is None else optimizer.param_groups
         return [id(parameter) for group in groups for parameter in group["params"]]
 
     def learning_rate(self) -> float | None:
         """That of the first group of parameters, if it can be read without waiting."""
-        optimizer = self._optimizer()
+        optimizer = self.reference()
         rate = None if optimizer is None else optimizer.param_groups[0].get("lr")
         if isinstance(rate, torch.Tensor):
             return float(rate.item()) if rate.is_cpu and rate.numel() == 1 else None
@@ -128,7 +123,7 @@ class OptimizerCapture:
 
         A group says how many parameters it holds, and how many of those are `own`, the models'.
         """
-        optimizer = self._optimizer()
+        optimizer = self.reference()
         if optimizer is None:
             return {}
         groups = [_settings(group, own) for group in optimizer.param_groups]
@@ -136,7 +131,7 @@ class OptimizerCapture:
 
     def states(self) -> Mapping[torch.Tensor, Mapping[str, Any]]:
         """What the optimizer keeps for each parameter: tensors, and its step counter."""
-        optimizer = self._optimizer()
+        optimizer = self.reference()
         return {} if optimizer is None else optimizer.state
 
 
@@ -150,8 +145,8 @@ class Optimizers:
         self,
         optimizers: Sequence[torch.optim.Optimizer],
         *,
-        before: Callable[[OptimizerCapture], None],
-        after: Callable[[OptimizerCapture], None],
+        before: Hook,
+        after: Hook,
         own: Callable[[], Collection[int]],
         on_change: Callable[[str], None],
         guard: Guard,
@@ -170,6 +165,14 @@ class Optimizers:
         for each in self.all:
             if each.is_gone and self._looking is None:
                 self._looking = register_optimizer_step_pre_hook(self._on_any_step)
+
+    def find(self, optimizer: torch.optim.Optimizer) -> OptimizerCapture | None:
+        """The one of them that is this optimizer."""
+        return next((each for each in self.all if each.watches(optimizer)), None)
+
+    def sole(self) -> weakref.ref[torch.optim.Optimizer] | None:
+        """The only one, where it is."""
+        return self.all[0].reference if len(self.all) == 1 else None
 
     def has_ended(self, optimizer: OptimizerCapture) -> bool:
         """An optimizer has stepped; the answer is whether the training step ends with that."""

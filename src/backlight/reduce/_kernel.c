@@ -18,6 +18,8 @@
  *     _kernel_crc.h      its checksum
  *     _kernel_write.h    both to a file
  *     _kernel_xla.h      rows of buffers inside of a compiled JAX program
+ *     _kernel_course.h   the course of steps of which nothing is captured
+ *     _kernel_ear.h      hears where backward passes start
  */
 #define PY_SSIZE_T_CLEAN
 #ifndef Py_LIMITED_API
@@ -27,7 +29,9 @@
 
 #include "_kernel_avx512.h"
 #include "_kernel_calls.h"
+#include "_kernel_course.h"
 #include "_kernel_crc.h"
+#include "_kernel_ear.h"
 #include "_kernel_table.h"
 #include "_kernel_write.h"
 #include "_kernel_xla.h"
@@ -103,7 +107,8 @@ static int fill_module(PyObject *module) {
         add_type(module, "Seen", &seen_spec, &seen_type) || add_type(module, "Sights", &sights_spec, NULL) ||
         add_type(module, "Held", &held_spec, NULL) ||
         add_type(module, "Call", &call_spec, &call_type) || add_type(module, "Callee", &callee_spec, &callee_type) ||
-        add_type(module, "CallHooks", &hooks_spec, NULL))
+        add_type(module, "CallHooks", &hooks_spec, NULL) || add_type(module, "Course", &course_spec, NULL) ||
+        add_type(module, "Ear", &ear_spec, NULL))
         return -1;
     return add_to(module, "DTYPES", dtype_names()) || add_to(module, "COLUMNS", column_names()) ? -1 : 0;
 }

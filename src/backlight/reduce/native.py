@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from backlight.schema import PLAIN_STATS, QUANTITIES
@@ -56,6 +56,23 @@ def connect(*, use_exchange: bool = True) -> None:
         dtype_codes(),
         getattr(torch.Tensor, name, None) if use_exchange else None,
     )
+
+
+def new_course(**given: Any) -> _kernel.Course:
+    """What sees steps through that are not recorded; see `backlight.course`."""
+    connect()
+    return _kernel.Course(**given)
+
+
+def new_ear(
+    original: Callable[..., Any], listeners: dict[Any, int], tell: Callable[[Any], None]
+) -> Callable[..., Any]:
+    """A function that calls `original`, and before it what listens to its first argument.
+
+    Where several listen, or it is not one tensor, that is done by `tell`.
+    """
+    connect()
+    return _kernel.Ear(original, listeners, tell)
 
 
 def new_table() -> _kernel.Table:

@@ -1,0 +1,598 @@
+/* The course of steps of which nothing is captured, while nobody has to decide anything.
+ *
+ * In a real loop nearly every line of memory that Python touches between two operations has left the caches, so what a
+ * step that is not recorded costs is how much it touches. A course holds all that is known of the step under way in one
+ * place, and its methods are the hooks themselves. Whatever is unusual goes to the functions in Python that it was made
+ * with, which read and write the same state; the two may take turns from one call to the next. */
+#ifndef BACKLIGHT_KERNEL_COURSE_H
+#define BACKLIGHT_KERNEL_COURSE_H
+
+#include <Python.h>
+#include <math.h>
+#include <structmember.h>
+#include <time.h>
+
+#include "_kernel_torch.h"
+
+enum { MOST_PASSES = 1024, MOST_LOGGED = 16 };
+enum { WINDOW = 64, LEAST_LOSSES = 16 }; /* as SpikeDetector in blackbox.py */
+static const double FLUSH_SECS = 0.2;
+
+typedef struct {
+    int64_t step;
+    double started_at, duration_secs, recording_secs, loss, learning_rate;
+    int has_loss, has_rate;
+} PassedStep;
+
+typedef struct {
+    int64_t step;
+    PyObject *name; /* which the course knows, and keeps */
+    double value, logged_at;
+} LoggedScalar;
+
+/* What a course is made with: functions in Python that do the same for anything, and where things are. */
+enum {
+    ON_FORWARD, ON_LOSS, BEFORE_UPDATE, AFTER_UPDATE, SEND, /* functions in Python */
+    HOOKS, KEY,                  /* torch's hooks before a forward pass, and the course's place among them */
+    MODELS, APART, FLAGS,        /* weak references; the threads that are apart; what torch.compiler knows */
+    GRAD_ENABLED, GRAPH_TASK, TRACING, MODES, /* torch's functions that tell where one is */
+    PERF, NOW,                   /* clocks */
+    ROW, LOSSES,                   /* a row of `steps` to fill in, and the losses that were logged */
+    GIVEN
+};
+static const char *const GIVEN_NAMES[GIVEN] = {
+    "on_forward", "on_loss", "before_update", "after_update", "send", "hooks", "key", "models", "apart", "flags",
+    "is_grad_enabled", "graph_task", "tracing_state", "function_modes", "perf", "now", "row", "losses"};
+
+typedef struct {
+    PyObject_HEAD
+    long long step, leased_steps, passed_steps, taken_scalars;
+    double loss, started, started_at, recording_secs, sent_at, leased_secs;
+    int iterations, passes;
+    char is_open, is_plain, is_late, has_loss, is_window_known, is_window_finite;
+    int window_length, window_next;
+    PyObject *root, *optimizer; /* weak references, or None */
+    PyObject *given[GIVEN], *hook, *names;
+    PassedStep *steps;
+    LoggedScalar *scalars;
+    int64_t steps_length, steps_capacity, scalars_length, scalars_capacity;
+    double window[WINDOW];
+} Course;
+
+static struct {
+    PyObject *compiled_call, *compiling, *param_groups, *lr, *loss;
+    PyObject *step, *started_at, *duration_secs, *recording_secs, *learning_rate, *name, *value, *logged_at;
+} words;
+
+static int make_words(void) {
+    struct {
+        PyObject **word;
+        const char *text;
+    } all[] = {{&words.compiled_call, "_compiled_call_impl"}, {&words.compiling, "_is_compiling_flag"},
+               {&words.param_groups, "param_groups"}, {&words.lr, "lr"}, {&words.loss, "loss"}, {&words.step, "step"},
+               {&words.started_at, "started_at"}, {&words.duration_secs, "duration_secs"},
+               {&words.recording_secs, "recording_secs"}, {&words.learning_rate, "learning_rate"}, {&words.name, "name"},
+               {&words.value, "value"}, {&words.logged_at, "logged_at"}};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        if (*all[i].word == NULL && (*all[i].word = PyUnicode_InternFromString(all[i].text)) == NULL) return -1;
+    return 0;
+}
+
+static PyObject *refuse(const char *message) {
+    PyErr_SetString(PyExc_TypeError, message);
+    return NULL;
+}
+
+/* ---------------------------------------------------------------- what is asked at each step */
+
+/* The time by the clock that Python's function reads, too: a step may begin here and end there. */
+static double clock_secs(const Course *course, int which) {
+#ifdef __linux__
+    struct timespec now;
+    clock_gettime(which == PERF ? CLOCK_MONOTONIC : CLOCK_REALTIME, &now);
+    return (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
+#endif
+    PyObject *answer = PyObject_CallNoArgs(course->given[which]);
+    double secs = answer ? PyFloat_AsDouble(answer) : 0.0;
+    Py_XDECREF(answer);
+    PyErr_Clear();
+    return secs;
+}
+
+/* Whether a function of torch without arguments answers with this object. */
+static int answers(const Course *course, int which, PyObject *expected) {
+    PyObject *answer = PyObject_CallNoArgs(course->given[which]);
+    int is_expected = answer == expected;
+    Py_XDECREF(answer);
+    PyErr_Clear();
+    return is_expected;
+}
+
+static int answers_number(const Course *course, int which, long expected) {
+    PyObject *answer = PyObject_CallNoArgs(course->given[which]);
+    int is_expected = answer && PyLong_AsLong(answer) == expected;
+    Py_XDECREF(answer);
+    PyErr_Clear();
+    return is_expected;
+}
+
+static PyObject *referent(PyObject *reference) {
+    return PyWeakref_CheckRef(reference) ? PyWeakref_GetObject(reference) : Py_None;
+}
+
+/* A tensor of one number, read where it lies: what `item()` gives, without asking a dispatcher. */
+static int read_number(const Course *course, PyObject *tensor, double *number) {
+    DLTensor seen;
+    if ((PyObject *)Py_TYPE(tensor) != torch.tensor || !torch.describe || !answers_number(course, MODES, 0)) return 0;
+    if (torch.describe(tensor, &seen)) {
+        PyErr_Clear();
+        return 0;
+    }
+    if (seen.device.device_type != DL_CPU || !seen.data) return 0;
+    for (int d = 0; d < seen.ndim; d++)
+        if (seen.shape[d] != 1) return 0;
+    const char *data = (const char *)seen.data + seen.byte_offset;
+    float narrow;
+    switch (dtype_of(seen.dtype)) {
+    case FLOAT32: memcpy(&narrow, data, 4); *number = narrow; break;
+    case FLOAT64: memcpy(number, data, 8); break;
+    default: return 0;
+    }
+    int found = check_neg(tensor);
+    PyErr_Clear();
+    return found == READ;
+}
+
+/* A float, an int or such a tensor. */
+static int read_value(const Course *course, PyObject *value, double *number) {
+    if (PyFloat_CheckExact(value)) *number = PyFloat_AsDouble(value);
+    else if (PyLong_CheckExact(value)) *number = PyLong_AsDouble(value);
+    else return read_number(course, value, number);
+    return !PyErr_Occurred();
+}
+
+/* The learning rate of the first group: 1 if it can be read here, 0 if there is none, -1 if Python must look. */
+static int read_rate(const Course *course, PyObject *optimizer, double *rate) {
+    PyObject *groups = PyObject_GetAttr(optimizer, words.param_groups);
+    PyObject *group = groups && PyList_Check(groups) && PyList_Size(groups) ? PyList_GetItem(groups, 0) : NULL;
+    int found = -1;
+    if (group && PyDict_CheckExact(group)) {
+        PyObject *value = PyDict_GetItemWithError(group, words.lr);
+        if (value == NULL || value == Py_None) found = 0;
+        else if (read_value(course, value, rate)) found = 1;
+    }
+    Py_XDECREF(groups);
+    PyErr_Clear();
+    return found;
+}
+
+static int is_any_compiled(const Course *course) {
+    PyObject *models = course->given[MODELS];
+    for (Py_ssize_t i = 0; i < PyTuple_Size(models); i++) {
+        PyObject *model = referent(PyTuple_GetItem(models, i));
+        if (model == Py_None) continue;
+        PyObject *call = PyObject_GetAttr(model, words.compiled_call);
+        int is_compiled = call != Py_None;
+        Py_XDECREF(call);
+        PyErr_Clear();
+        if (is_compiled) return 1;
+    }
+    return 0;
+}
+
+static int is_apart_or_traced(const Course *course) {
+    return PyDict_Size(course->given[APART]) != 0 ||
+           PyDict_GetItemWithError(course->given[FLAGS], words.compiling) != Py_False ||
+           !answers(course, TRACING, Py_None);
+}
+
+/* ---------------------------------------------------------------- rows that wait */
+
+static int has_room(void **items, int64_t length, int64_t *capacity, int64_t more, size_t size) {
+    if (length + more <= *capacity) return 1;
+    int64_t wanted = *capacity * 2 + 64 + more;
+    void *larger = realloc(*items, (size_t)wanted * size);
+    if (larger == NULL) return 0;
+    *items = larger;
+    *capacity = wanted;
+    return 1;
+}
+
+static int has_room_for_step(Course *c) {
+    return has_room((void **)&c->steps, c->steps_length, &c->steps_capacity, 1, sizeof *c->steps);
+}
+
+static int has_room_for_scalars(Course *c, int64_t more) {
+    return has_room((void **)&c->scalars, c->scalars_length, &c->scalars_capacity, more, sizeof *c->scalars);
+}
+
+/* Puts a number under a name, and takes the reference; NULL is an error that was met before. */
+static int put(PyObject *row, PyObject *name, PyObject *value) {
+    int bad = value == NULL || PyDict_SetItem(row, name, value);
+    Py_XDECREF(value);
+    return bad;
+}
+
+static PyObject *float_or_none(double number, int is_there) {
+    if (is_there) return PyFloat_FromDouble(number);
+    Py_INCREF(Py_None);
+    return Py_None;
+}
+
+static PyObject *step_row(const Course *course, const PassedStep *passed) {
+    PyObject *row = PyDict_Copy(course->given[ROW]);
+    if (row && (put(row, words.step, PyLong_FromLongLong(passed->step)) ||
+                put(row, words.started_at, PyFloat_FromDouble(passed->started_at)) ||
+                put(row, words.duration_secs, PyFloat_FromDouble(passed->duration_secs)) ||
+                put(row, words.recording_secs, PyFloat_FromDouble(passed->recording_secs)) ||
+                put(row, words.loss, float_or_none(passed->loss, passed->has_loss)) ||
+                put(row, words.learning_rate, float_or_none(passed->learning_rate, passed->has_rate))))
+        Py_CLEAR(row);
+    return row;
+}
+
+static PyObject *scalar_row(const LoggedScalar *logged) {
+    PyObject *row = PyDict_New();
+    if (row && (put(row, words.step, PyLong_FromLongLong(logged->step)) || PyDict_SetItem(row, words.name, logged->name) ||
+                put(row, words.value, PyFloat_FromDouble(logged->value)) ||
+                put(row, words.logged_at, PyFloat_FromDouble(logged->logged_at))))
+        Py_CLEAR(row);
+    return row;
+}
+
+/* Rows are taken off before they are made: making one may run a finalizer, which may log. */
+static PyObject *course_take_steps(PyObject *self, PyObject *unused) {
+    (void)unused;
+    Course *course = (Course *)self;
+    PassedStep *steps = course->steps;
+    int64_t length = course->steps_length;
+    course->steps = NULL;
+    course->steps_length = course->steps_capacity = 0;
+    PyObject *rows = PyList_New((Py_ssize_t)length);
+    for (int64_t i = 0; rows && i < length; i++) {
+        PyObject *row = step_row(course, &steps[i]);
+        if (row == NULL || PyList_SetItem(rows, (Py_ssize_t)i, row)) Py_CLEAR(rows);
+    }
+    free(steps);
+    return rows;
+}
+
+static PyObject *course_take_scalars(PyObject *self, PyObject *unused) {
+    (void)unused;
+    Course *course = (Course *)self;
+    LoggedScalar *scalars = course->scalars;
+    int64_t length = course->scalars_length;
+    course->scalars = NULL;
+    course->scalars_length = course->scalars_capacity = 0;
+    PyObject *rows = PyList_New((Py_ssize_t)length);
+    for (int64_t i = 0; rows && i < length; i++) {
+        PyObject *row = scalar_row(&scalars[i]);
+        if (row == NULL || PyList_SetItem(rows, (Py_ssize_t)i, row)) Py_CLEAR(rows);
+    }
+    free(scalars);
+    return rows;
+}
+
+/* Writes what waits, if it has waited long enough; -1 with an exception set. */
+static int send_if_due(const Course *course) {
+    if (clock_secs(course, PERF) - course->sent_at <= FLUSH_SECS) return 0;
+    PyObject *answer = PyObject_CallNoArgs(course->given[SEND]);
+    Py_XDECREF(answer);
+    return answer == NULL ? -1 : 0;
+}
+
+/* ---------------------------------------------------------------- a step begins, has a loss, ends */
+
+static int is_unusual_beginning(const Course *course, PyObject *module) {
+    return !course->is_plain || course->is_open || referent(course->root) != module ||
+           referent(course->optimizer) == Py_None || is_apart_or_traced(course);
+}
+
+static PyObject *course_on_forward(PyObject *self, PyObject *const *arguments, Py_ssize_t given) {
+    Course *course = (Course *)self;
+    if (given != 2 || course->hook == NULL) return refuse("on_forward takes module, args");
+    if (answers(course, GRAD_ENABLED, Py_False)) Py_RETURN_NONE;
+    if (is_unusual_beginning(course, arguments[0]) || PyObject_DelItem(course->given[HOOKS], course->given[KEY])) {
+        PyErr_Clear();
+        return PyObject_CallFunctionObjArgs(course->given[ON_FORWARD], arguments[0], arguments[1], NULL);
+    }
+    course->is_open = 1;
+    course->is_late = course->has_loss = 0;
+    course->step++;
+    course->iterations = course->passes = 0;
+    course->started = clock_secs(course, PERF);
+    course->started_at = clock_secs(course, NOW);
+    if (send_if_due(course)) return NULL;
+    course->recording_secs = clock_secs(course, PERF) - course->started;
+    Py_RETURN_NONE;
+}
+
+static PyObject *course_on_loss(PyObject *self, PyObject *tensor) {
+    Course *course = (Course *)self;
+    double loss;
+    if (!course->is_open) Py_RETURN_NONE;
+    if (!course->is_plain || course->passes + 1 >= MOST_PASSES || !answers_number(course, GRAPH_TASK, -1) ||
+        !read_number(course, tensor, &loss))
+        return PyObject_CallFunctionObjArgs(course->given[ON_LOSS], tensor, NULL);
+    course->loss = loss;
+    course->has_loss = 1;
+    course->passes++;
+    Py_RETURN_NONE;
+}
+
+static PyObject *course_before_update(PyObject *self, PyObject *const *arguments, Py_ssize_t given) {
+    Course *course = (Course *)self;
+    if (given != 3 || course->hook == NULL) return refuse("before_update takes optimizer, args, kwargs");
+    if (course->is_plain && course->is_open && referent(course->optimizer) == arguments[0]) Py_RETURN_NONE;
+    return PyObject_CallFunctionObjArgs(course->given[BEFORE_UPDATE], arguments[0], arguments[1], arguments[2], NULL);
+}
+
+/* Whether the step that ends is one of which nothing was captured, and the next one is known to be such too. */
+static int is_usual_end(const Course *course, PyObject *optimizer) {
+    return course->is_plain && course->is_open && course->leased_steps > 0 && course->iterations == 0 &&
+           course->passes < MOST_PASSES && referent(course->optimizer) == optimizer && !is_any_compiled(course);
+}
+
+/* Ends a step and waits for the next; 0 where Python has to, and nothing was done. */
+static int end_step(Course *course, PyObject *optimizer) {
+    double started = clock_secs(course, PERF), rate = 0.0, duration_secs = started - course->started;
+    if (duration_secs >= course->leased_secs || !has_room_for_step(course)) return 0;
+    int has_rate = read_rate(course, optimizer, &rate);
+    if (has_rate < 0 || PyObject_SetItem(course->given[HOOKS], course->given[KEY], course->hook)) return 0;
+    PassedStep *passed = &course->steps[course->steps_length++];
+    *passed = (PassedStep){.step = course->step, .started_at = course->started_at, .duration_secs = duration_secs,
+                           .loss = course->loss, .has_loss = course->has_loss, .learning_rate = rate, .has_rate = has_rate};
+    course->is_open = 0;
+    course->leased_steps--;
+    course->leased_secs -= duration_secs;
+    course->passed_steps++;
+    passed->recording_secs = course->recording_secs + clock_secs(course, PERF) - started;
+    return 1;
+}
+
+static PyObject *course_after_update(PyObject *self, PyObject *const *arguments, Py_ssize_t given) {
+    Course *course = (Course *)self;
+    if (given != 3 || course->hook == NULL) return refuse("after_update takes optimizer, args, kwargs");
+    if (is_usual_end(course, arguments[0]) && end_step(course, arguments[0])) Py_RETURN_NONE;
+    PyErr_Clear();
+    return PyObject_CallFunctionObjArgs(course->given[AFTER_UPDATE], arguments[0], arguments[1], arguments[2], NULL);
+}
+
+/* ---------------------------------------------------------------- losses that are logged: is one a spike? */
+
+static int compare_doubles(const void *left, const void *right) {
+    double a = *(const double *)left, b = *(const double *)right;
+    return (a > b) - (a < b);
+}
+
+static double median_of(double *values, int length) {
+    qsort(values, (size_t)length, sizeof *values, compare_doubles);
+    int half = length / 2;
+    return length % 2 ? values[half] : (values[half - 1] + values[half]) / 2;
+}
+
+static void see_loss(Course *course, double loss) {
+    course->window[course->window_next] = loss;
+    course->window_next = (course->window_next + 1) % WINDOW;
+    if (course->window_length < WINDOW) course->window_length++;
+}
+
+/* The losses that Python has seen, after it has seen one that did not come by here. */
+static void learn_window(Course *course) {
+    PyObject *losses = PySequence_List(course->given[LOSSES]);
+    Py_ssize_t length = losses ? PyList_Size(losses) : -1;
+    course->window_length = course->window_next = 0;
+    course->is_window_known = length >= 0 && length <= WINDOW;
+    course->is_window_finite = 1;
+    for (Py_ssize_t i = 0; course->is_window_known && i < length; i++) {
+        double loss = PyFloat_AsDouble(PyList_GetItem(losses, i));
+        course->is_window_finite &= isfinite(loss);
+        see_loss(course, loss);
+    }
+    Py_XDECREF(losses);
+    PyErr_Clear();
+}
+
+/* As SpikeDetector in blackbox.py says, for finite numbers; all others are for Python. */
+static int may_be_spike(Course *course, double loss) {
+    if (!course->is_window_known) learn_window(course);
+    if (!course->is_window_known || !course->is_window_finite || !isfinite(loss)) return 1;
+    int length = course->window_length;
+    if (length < LEAST_LOSSES) return 0;
+    double sorted[WINDOW], least = course->window[0];
+    for (int i = 1; i < length; i++) least = course->window[i] < least ? course->window[i] : least;
+    if (0 < loss && loss <= 2 * least) return 0;
+    memcpy(sorted, course->window, (size_t)length * sizeof *sorted);
+    double middle = median_of(sorted, length), size = fabs(middle);
+    if (loss - middle <= (size > 1e-12 ? size : 1e-12)) return 0;
+    for (int i = 0; i < length; i++) sorted[i] = fabs(course->window[i] - middle);
+    return loss - middle > 10 * median_of(sorted, length);
+}
+
+/* ---------------------------------------------------------------- numbers that the user logs */
+
+/* Reads all of them, or says with -1 that Python has to: nothing is taken then. */
+static int read_scalars(Course *course, PyObject *scalars, PyObject **names, double *numbers) {
+    PyObject *name, *value;
+    Py_ssize_t at = 0;
+    int length = 0;
+    if (PyDict_Size(scalars) > MOST_LOGGED) return -1;
+    while (PyDict_Next(scalars, &at, &name, &value)) {
+        names[length] = PyDict_GetItemWithError(course->names, name);
+        if (names[length] == NULL || !read_value(course, value, &numbers[length])) return -1;
+        if (names[length] == words.loss && may_be_spike(course, numbers[length])) return -1;
+        length++;
+    }
+    return length;
+}
+
+static PyObject *course_log(PyObject *self, PyObject *scalars) {
+    Course *course = (Course *)self;
+    PyObject *names[MOST_LOGGED];
+    double numbers[MOST_LOGGED];
+    if (course->is_late || !PyDict_CheckExact(scalars)) Py_RETURN_FALSE;
+    int length = read_scalars(course, scalars, names, numbers);
+    if (length < 0 || !has_room_for_scalars(course, length)) {
+        PyErr_Clear();
+        Py_RETURN_FALSE;
+    }
+    for (int i = 0; i < length; i++) {
+        course->scalars[course->scalars_length++] = (LoggedScalar){
+            .step = course->step > 0 ? course->step : 0, .name = names[i], .value = numbers[i], .logged_at = clock_secs(course, NOW)};
+        if (names[i] == words.loss) see_loss(course, numbers[i]);
+    }
+    course->taken_scalars += length;
+    if (send_if_due(course)) return NULL;
+    Py_RETURN_TRUE;
+}
+
+/* A name that can be written as it is may be logged here from now on. Another loss was seen elsewhere. */
+static PyObject *course_learn_name(PyObject *self, PyObject *name) {
+    Course *course = (Course *)self;
+    if (!PyUnicode_CheckExact(name) || course->names == NULL) return refuse("learn_name takes a text");
+    PyObject *known = PyUnicode_Compare(name, words.loss) ? name : words.loss;
+    if (known == words.loss) course->is_window_known = 0;
+    if (PyDict_SetItem(course->names, known, known)) return NULL;
+    Py_RETURN_NONE;
+}
+
+/* ---------------------------------------------------------------- the type */
+
+static PyObject *course_get_waiting(PyObject *self, void *unused) {
+    (void)unused;
+    return PyLong_FromLongLong(((Course *)self)->steps_length + ((Course *)self)->scalars_length);
+}
+
+static PyObject *course_get_loss(PyObject *self, void *unused) {
+    (void)unused;
+    return float_or_none(((Course *)self)->loss, ((Course *)self)->has_loss);
+}
+
+static int course_set_loss(PyObject *self, PyObject *value, void *unused) {
+    (void)unused;
+    Course *course = (Course *)self;
+    if (value == NULL) {
+        PyErr_SetString(PyExc_AttributeError, "the loss cannot be deleted");
+        return -1;
+    }
+    course->has_loss = value != Py_None;
+    course->loss = course->has_loss ? PyFloat_AsDouble(value) : 0.0;
+    return PyErr_Occurred() ? -1 : 0;
+}
+
+static int course_traverse(PyObject *self, visitproc visit, void *arg) {
+    Course *course = (Course *)self;
+    Py_VISIT(Py_TYPE(self));
+    for (int i = 0; i < GIVEN; i++) Py_VISIT(course->given[i]);
+    Py_VISIT(course->hook);
+    Py_VISIT(course->names);
+    Py_VISIT(course->root);
+    Py_VISIT(course->optimizer);
+    return 0;
+}
+
+static int course_clear(PyObject *self) {
+    Course *course = (Course *)self;
+    course->is_plain = course->is_open = 0;
+    course->is_late = 1;
+    course->steps_length = course->scalars_length = 0; /* whose names go */
+    for (int i = 0; i < GIVEN; i++) Py_CLEAR(course->given[i]);
+    Py_CLEAR(course->hook);
+    Py_CLEAR(course->names);
+    Py_CLEAR(course->root);
+    Py_CLEAR(course->optimizer);
+    return 0;
+}
+
+static void course_dealloc(PyObject *self) {
+    Course *course = (Course *)self;
+    PyTypeObject *type = Py_TYPE(self);
+    PyObject_GC_UnTrack(self);
+    course_clear(self);
+    free(course->steps);
+    free(course->scalars);
+    freefunc release = (freefunc)PyType_GetSlot(type, Py_tp_free);
+    release(self);
+    Py_DECREF(type);
+}
+
+static PyObject *course_new(PyTypeObject *type, PyObject *arguments, PyObject *keywords) {
+    if (PyTuple_Size(arguments) || keywords == NULL) return refuse("Course takes keywords only");
+    allocfunc allocate = (allocfunc)PyType_GetSlot(type, Py_tp_alloc);
+    PyObject *self = make_words() ? NULL : allocate(type, 0);
+    if (self == NULL) return NULL;
+    Course *course = (Course *)self;
+    for (int i = 0; i < GIVEN; i++) {
+        PyObject *given = PyDict_GetItemString(keywords, GIVEN_NAMES[i]);
+        if (given == NULL) {
+            PyErr_Format(PyExc_TypeError, "Course needs %s", GIVEN_NAMES[i]);
+            Py_DECREF(self);
+            return NULL;
+        }
+        Py_INCREF(given);
+        course->given[i] = given;
+    }
+    Py_INCREF(Py_None);
+    course->root = Py_None;
+    Py_INCREF(Py_None);
+    course->optimizer = Py_None;
+    course->names = PyDict_New();
+    course->hook = PyObject_GetAttrString(self, "on_forward");
+    if (!PyTuple_Check(course->given[MODELS]) || !PyDict_Check(course->given[APART]) ||
+        !PyDict_Check(course->given[FLAGS]) || !PyDict_Check(course->given[ROW]))
+        PyErr_SetString(PyExc_TypeError, "models must be a tuple; apart, flags and row must be dictionaries");
+    if (PyErr_Occurred()) Py_CLEAR(self);
+    return self;
+}
+
+static PyMemberDef course_members[] = {
+    {"step", T_LONGLONG, offsetof(Course, step), 0, "The number of the step under way, or of the last one."},
+    {"is_open", T_BOOL, offsetof(Course, is_open), 0, "Whether a step is under way."},
+    {"is_plain", T_BOOL, offsetof(Course, is_plain), 0, "Whether it, or the next one, may be passed over here."},
+    {"is_late", T_BOOL, offsetof(Course, is_late), 0, "Whether what is logged now is for Python: its step may be written, or the run is over."},
+    {"iterations", T_INT, offsetof(Course, iterations), 0, "How many iterations the step has had."},
+    {"passes", T_INT, offsetof(Course, passes), 0, "How many backward passes it has had."},
+    {"started", T_DOUBLE, offsetof(Course, started), 0, "When it began, by the clock that durations are read from."},
+    {"started_at", T_DOUBLE, offsetof(Course, started_at), 0, "When it began, in seconds since 1970."},
+    {"recording_secs", T_DOUBLE, offsetof(Course, recording_secs), 0, "What its beginning took."},
+    {"sent_at", T_DOUBLE, offsetof(Course, sent_at), 0, "When rows were last written."},
+    {"leased_steps", T_LONGLONG, offsetof(Course, leased_steps), 0, "How many steps after it are not wanted either."},
+    {"leased_secs", T_DOUBLE, offsetof(Course, leased_secs), 0, "After how many seconds the schedule is asked in any case."},
+    {"root", T_OBJECT, offsetof(Course, root), 0, "A reference to the module that steps begin with."},
+    {"optimizer", T_OBJECT, offsetof(Course, optimizer), 0, "A reference to the only optimizer, or None."},
+    {"passed_steps", T_LONGLONG, offsetof(Course, passed_steps), READONLY, "How many steps were passed over here."},
+    {"taken_scalars", T_LONGLONG, offsetof(Course, taken_scalars), READONLY, "How many scalars were taken here."},
+    {NULL, 0, 0, 0, NULL},
+};
+static PyGetSetDef course_getset[] = {
+    {"loss", course_get_loss, course_set_loss, "The loss of the step, if it is known.", NULL},
+    {"waiting", course_get_waiting, NULL, "How many rows wait.", NULL},
+    {NULL, NULL, NULL, NULL, NULL},
+};
+#define COURSE_METHOD(NAME) (PyCFunction)(void (*)(void))NAME
+static PyMethodDef course_methods[] = {
+    {"on_forward", COURSE_METHOD(course_on_forward), METH_FASTCALL, "A hook before the forward pass of any module."},
+    {"on_loss", course_on_loss, METH_O, "A backward pass starts from this tensor."},
+    {"before_update", COURSE_METHOD(course_before_update), METH_FASTCALL, "A hook before an optimizer's step."},
+    {"after_update", COURSE_METHOD(course_after_update), METH_FASTCALL, "A hook after an optimizer's step."},
+    {"log", course_log, METH_O, "Take what the user logs; False if Python has to."},
+    {"learn_name", course_learn_name, METH_O, "Take numbers of this name from now on."},
+    {"take_steps", course_take_steps, METH_NOARGS, "The rows of `steps` that wait, which do no longer."},
+    {"take_scalars", course_take_scalars, METH_NOARGS, "The rows of `scalars` that wait, which do no longer."},
+    {NULL, NULL, 0, NULL},
+};
+static PyType_Slot course_slots[] = {
+    {Py_tp_doc, "The course of steps of which nothing is captured."},
+    {Py_tp_new, course_new},
+    {Py_tp_dealloc, course_dealloc},
+    {Py_tp_traverse, course_traverse},
+    {Py_tp_clear, course_clear},
+    {Py_tp_methods, course_methods},
+    {Py_tp_members, course_members},
+    {Py_tp_getset, course_getset},
+    {0, NULL},
+};
+static PyType_Spec course_spec = {"backlight.reduce._kernel.Course", sizeof(Course), 0,
+                                  Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC, course_slots};
+
+#endif
