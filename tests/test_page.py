@@ -474,6 +474,7 @@ def test_names_are_text_and_never_markup(browser: Browser, root: Path) -> None:
         page.get_by_role("link", name=HOSTILE).click()
         expect(page.get_by_role("region", name="Notes")).to_contain_text(HOSTILE)
         page.get_by_role("link", name="Heatmap", exact=True).click()
+        expect(page.get_by_role("main", name="Heatmap")).to_be_visible()  # the overview has one too
         heatmap(page).click(position={"x": 5, "y": 5})
         expect(page.get_by_role("heading", level=1)).to_contain_text(HOSTILE)
         page.keyboard.press("r")
