@@ -135,6 +135,7 @@ class Recorder:
         self._is_captured = self._must_decide = False
         self._is_in_iteration = self._is_given_up = False
         self._last_loss: tuple[weakref.ref[torch.Tensor] | None, int, int] = (None, 0, 0)
+        self._loss_sites: dict[int, int] = {}  # of the losses of an iteration, in their order
         self._modes = self._names.modes()
         self._captures = 0  # steps that were captured
         self._generation = -1  # of the names, when a module was found that steps begin with
@@ -285,7 +286,8 @@ class Recorder:
     def _begin_capture(self) -> None:
         self._modules.hooks_secs = 0.0
         is_keeping = self._is_keeping or self._must_decide
-        self._keeper.begin(batch_size=self._batch_size, holds_all=self._must_decide)
+        if is_keeping:
+            self._keeper.begin(batch_size=self._batch_size, holds_all=self._must_decide)
         self._observer.begin(self._course.step, is_keeping=is_keeping)
         self._last_loss = (None, 0, 0)
         self._look_for_compiled()
@@ -339,13 +341,19 @@ class Recorder:
             return
         times = times + 1 if iteration == self._observer.iteration else 1
         self._last_loss = weakref.ref(tensor), self._observer.iteration, times
-        name = LOSS if times == 1 else f"{LOSS}#{times}"
-        site = self._sites.named(
-            name, module="", node=LOSS, role=name, kind="loss", step=self._course.step
-        )
+        site = self._loss_sites.get(times)
+        if site is None:
+            site = self._loss_sites[times] = self._name_loss(times)
         if self._observer.graph is not None and site >= 0:
             self._observer.graph.loss(site, tensor)
         self._observer.on_named(site, tensor, self._observer.iteration, batch_dim=None)
+
+    def _name_loss(self, times: int) -> int:
+        """The site of the loss of an iteration's first backward pass, or of a later one."""
+        name = LOSS if times == 1 else f"{LOSS}#{times}"
+        return self._sites.named(
+            name, module="", node=LOSS, role=name, kind="loss", step=self._course.step
+        )
 
     def _give_up(self) -> None:
         """Read no more of a step that does not end: its rows would gather for ever."""

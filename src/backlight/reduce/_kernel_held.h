@@ -54,8 +54,11 @@ static void held_dealloc(PyObject *self) {
 
 /* ---------------------------------------------------------------- gradients as autograd makes them */
 
+/* The step under way; -1 once the collector has been here. */
+static int64_t step_of(const Held *held) { return held->observer ? ((Sights *)held->observer)->step : -1; }
+
 static void note_made(Held *held, uint64_t digest, int64_t version) {
-    int64_t step = ((Sights *)held->observer)->step;
+    int64_t step = step_of(held);
     if (held->made_step != step) held->times_made = 0;
     held->made_step = step;
     held->made_digest = held->times_made ? 0 : digest; /* of several, none is what is applied */
@@ -63,7 +66,7 @@ static void note_made(Held *held, uint64_t digest, int64_t version) {
     held->times_made++;
 }
 
-static int has_made(const Held *held) { return held->made_step == ((Sights *)held->observer)->step && held->times_made > 0; }
+static int has_made(const Held *held) { return held->made_step == step_of(held) && held->times_made > 0; }
 
 static int see_made(Sights *s, Held *held, PyObject *grad) {
     Table *table = (Table *)s->table;

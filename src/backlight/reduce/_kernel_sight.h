@@ -293,6 +293,7 @@ static int see(Sights *s, const Sight *sight) {
 /* A fault is told where all are; what that raises goes on. */
 static PyObject *tell_fault(PyObject *self, const char *doing) {
     PyObject *type, *error, *trace;
+    if (!PyErr_Occurred()) PyErr_SetString(PyExc_SystemError, "no reason was given");
     PyErr_Fetch(&type, &error, &trace);
     PyErr_NormalizeException(&type, &error, &trace);
     PyObject *words = PyUnicode_FromString(doing);
