@@ -379,12 +379,21 @@ def test_both_courses_write_the_same(loop: Callable[[Watch], None], every: int, 
     assert list(map(str, by_kernel._ledger.losses)) == list(map(str, by_python._ledger.losses))
 
 
+def test_what_is_logged_after_a_recorded_step_is_written_at_once(tmp_path):
+    model, optimizer = simple()
+    run = backlight.watch(model, optimizer, root=tmp_path, every=1)
+    for step in range(4):
+        run.log(loss=train_once(model, optimizer))
+        assert [row["step"] for row in read(run.path, "scalars")] == list(range(step + 1))
+    run.finish()
+
+
 def test_steps_are_passed_over_and_scalars_taken_without_python(root: Path) -> None:
     run, tables = trained(plain, root, kernel=True, every=10)
     # Of 40 steps four are recorded, and each ninth after them is ended where it is decided again.
     assert run._course.passed_steps == 40 - 4 - 4
-    # The loss of a recorded step is written at once; the first has to make its name known.
-    assert run._course.taken_scalars == 40 - 4
+    # The first has to make its name known.
+    assert run._course.taken_scalars == 40 - 1
     assert [row["step"] for row in tables["steps"]] == list(range(40))
 
 

@@ -190,7 +190,7 @@ class Recorder:
                     self._course.step, Happening(kind, why or f"the run {status}")
                 )
         self._is_finished = True
-        self._course.is_plain, self._course.is_late = False, True
+        self._course.is_plain, self._course.is_over = False, True
         dismiss(self)
         self._first_forward.disarm()
         self._modules.remove()
@@ -258,7 +258,7 @@ class Recorder:
 
     def _send_if_due(self) -> None:
         with self._guard("writing"):
-            self._journal.send_if_due()
+            self._journal.send_if_due(is_between_steps=self._course.must_send)
         self._course.sent_at = self._journal.sent_at
 
     def _open_step(self) -> None:
@@ -266,7 +266,7 @@ class Recorder:
         self._begin_step()
 
     def _begin_step(self) -> None:
-        self._course.is_open, self._course.is_late = True, False
+        self._course.is_open, self._course.must_send = True, False
         self._course.loss = None
         self._course.step += 1
         self._course.iterations = self._course.passes = 0
@@ -450,7 +450,7 @@ class Recorder:
                 self._journal.graph(graph.signature, graph.to_json())
             decision = None if step is None else step.decision
             self._settle(record, decision, signature, started)
-        self._course.is_late = True
+        self._course.must_send = True
         self._prepare_step("train")
 
     def _end_unrecorded(self) -> None:
@@ -462,7 +462,7 @@ class Recorder:
             self._ledger.pass_over(row)
         except Exception as error:
             self._guard.catch("writing a step", error)
-        self._course.is_late = False
+        self._course.must_send = False
         self._prepare_step("train")
 
     def _take(self, record: StepRecord, samples: Any) -> None:

@@ -162,7 +162,8 @@ class Course:
     step: int
     is_open: bool
     is_plain: bool
-    is_late: bool
+    is_over: bool
+    must_send: bool
     iterations: int
     passes: int
     loss: float | None

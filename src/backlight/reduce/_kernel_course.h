@@ -49,7 +49,7 @@ typedef struct {
     long long step, leased_steps, passed_steps, taken_scalars;
     double loss, started, started_at, recording_secs, sent_at, leased_secs;
     int iterations, passes;
-    char is_open, is_plain, is_late, has_loss, is_window_known, is_window_finite;
+    char is_open, is_plain, is_over, must_send, has_loss, is_window_known, is_window_finite;
     int window_length, window_next;
     PyObject *root, *optimizer; /* weak references, or None */
     PyObject *given[GIVEN], *hook, *names;
@@ -273,9 +273,9 @@ static PyObject *course_take_scalars(PyObject *self, PyObject *unused) {
     return rows;
 }
 
-/* Writes what waits, if it has waited long enough; -1 with an exception set. */
+/* Writes what waits, if it must or has waited long enough; -1 with an exception set. */
 static int send_if_due(const Course *course) {
-    if (clock_secs(course, PERF) - course->sent_at <= FLUSH_SECS) return 0;
+    if (!course->must_send && clock_secs(course, PERF) - course->sent_at <= FLUSH_SECS) return 0;
     PyObject *answer = PyObject_CallNoArgs(course->given[SEND]);
     Py_XDECREF(answer);
     return answer == NULL ? -1 : 0;
@@ -297,7 +297,7 @@ static PyObject *course_on_forward(PyObject *self, PyObject *const *arguments, P
         return PyObject_CallFunctionObjArgs(course->given[ON_FORWARD], arguments[0], arguments[1], NULL);
     }
     course->is_open = 1;
-    course->is_late = course->has_loss = 0;
+    course->must_send = course->has_loss = 0;
     course->step++;
     course->iterations = course->passes = 0;
     course->started = clock_secs(course, PERF);
@@ -430,7 +430,7 @@ static PyObject *course_log(PyObject *self, PyObject *scalars) {
     Course *course = (Course *)self;
     PyObject *names[MOST_LOGGED];
     double numbers[MOST_LOGGED];
-    if (course->is_late || !PyDict_CheckExact(scalars)) Py_RETURN_FALSE;
+    if (course->is_over || !PyDict_CheckExact(scalars)) Py_RETURN_FALSE;
     int length = read_scalars(course, scalars, names, numbers);
     if (length < 0 || !has_room_for_scalars(course, length)) {
         PyErr_Clear();
@@ -494,7 +494,7 @@ static int course_traverse(PyObject *self, visitproc visit, void *arg) {
 static int course_clear(PyObject *self) {
     Course *course = (Course *)self;
     course->is_plain = course->is_open = 0;
-    course->is_late = 1;
+    course->is_over = 1;
     course->steps_length = course->scalars_length = 0; /* whose names go */
     for (int i = 0; i < GIVEN; i++) Py_CLEAR(course->given[i]);
     Py_CLEAR(course->hook);
@@ -549,7 +549,8 @@ static PyMemberDef course_members[] = {
     {"step", T_LONGLONG, offsetof(Course, step), 0, "The number of the step under way, or of the last one."},
     {"is_open", T_BOOL, offsetof(Course, is_open), 0, "Whether a step is under way."},
     {"is_plain", T_BOOL, offsetof(Course, is_plain), 0, "Whether it, or the next one, may be passed over here."},
-    {"is_late", T_BOOL, offsetof(Course, is_late), 0, "Whether what is logged now is for Python: its step may be written, or the run is over."},
+    {"is_over", T_BOOL, offsetof(Course, is_over), 0, "Whether the run is over: what is logged then is for Python."},
+    {"must_send", T_BOOL, offsetof(Course, must_send), 0, "Whether what is logged is written at once, as the step that has just ended was."},
     {"iterations", T_INT, offsetof(Course, iterations), 0, "How many iterations the step has had."},
     {"passes", T_INT, offsetof(Course, passes), 0, "How many backward passes it has had."},
     {"started", T_DOUBLE, offsetof(Course, started), 0, "When it began, by the clock that durations are read from."},
