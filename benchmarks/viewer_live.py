@@ -1,12 +1,13 @@
 """Watches a run while it is written, and says whether what the page and the server hold grows.
 
-`python benchmarks/viewer_live.py --minutes 10`: a step each 0.2 s, one view after another, and each
-minute what is held after everything that can be thrown away is. 16,000 steps are there already, so
-that what is shown of a run has reached its full size.
+`python benchmarks/viewer_live.py --minutes 10`: as many steps as an hour of five a second has, one
+view after another, and each minute what is held after everything that can be thrown away is. 16,000
+steps are there already, so that what is shown of a run has reached its full size.
 
 The server also has in memory the statistics that are not compacted yet, which are at most a few
-segments and go up and down with them; and the rows of `steps`, `scalars` and the like, about 170
-bytes for each step. Both are counted and taken off: what is left must not grow.
+segments and go up and down with them, some times in ten minutes; and the rows of `steps`, `scalars`
+and the like, about 170 bytes for each step. Both are counted and taken off: what is left must not
+grow.
 """
 
 from __future__ import annotations
@@ -31,6 +32,8 @@ SITE = "blocks.0.attn:out.0"
 STEPS = 16_000
 WRITE_SECS = 600.0
 STAY_SECS = 10
+EVERY_SECS = 0.2 / 6
+"""After so many seconds there is another step."""
 WARM_UP_ROUNDS = 2
 """The first round loads the views' code; the second still compiles some of it."""
 FEW_PERCENT = 10.0
@@ -139,7 +142,7 @@ def main() -> None:
         with (
             serving(root) as (address, server),
             chromium() as browser,
-            training(root, "--name", "now", "--steps", str(STEPS)),
+            training(root, "--name", "now", "--steps", str(STEPS), "--every-secs", str(EVERY_SECS)),
             opened(browser, address) as (page, meter),
         ):
             watched = Server(server.pid, root / "demo" / "now")

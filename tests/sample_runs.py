@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import os
 import platform
+import signal
 import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
@@ -254,15 +255,18 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--with-nan", action="store_true")
     parser.add_argument("--live", action="store_true")
+    parser.add_argument("--every-secs", type=float, default=0.2, help="with --live")
     options = vars(parser.parse_args())
+    every_secs = options.pop("every_secs")
     if options.pop("live"):
-        write_live(options)
+        write_live(options, every_secs)
     else:
         print(write_sample_run(options.pop("root"), **options))
 
 
-def write_live(options: dict[str, Any]) -> None:
-    """Write the first steps at once and then one each 0.2 s, until interrupted."""
+def write_live(options: dict[str, Any], every_secs: float) -> None:
+    """Write the first steps at once and then one after the other, until interrupted."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's job may have none
     run = SampleRun(
         options["root"],
         options["project"],
@@ -274,7 +278,7 @@ def write_live(options: dict[str, Any]) -> None:
     for step in range(options["steps"]):
         run.append_step(step)
     try:
-        for step in live_steps(options["steps"], every_secs=0.2):
+        for step in live_steps(options["steps"], every_secs=every_secs):
             run.append_step(step, poisoned=options["with_nan"])
     except KeyboardInterrupt:
         run.end("finished")
