@@ -76,14 +76,10 @@ class OwnedCapture:
     def begin(self, step: int) -> None:
         """A recorded step begins: each gradient of a parameter is seen."""
         self._step = step
-        there = find_held(self._all)
-        self._names.refresh(are_there=there is not None and len(there) == len(self._all) > 0)
+        self._names.refresh(are_there=self._are_all_there())
         self._learn_names()
         self.waiting.clear()
-        if self._stepping:  # an exception cut an update short
-            self._stepping.clear()
-            for place in self._all:
-                place.is_before_known = False
+        self._forget_updates()
         unhooked, self._unhooked = self._unhooked, []
         for place in unhooked:
             if place.hooks is None:
@@ -113,10 +109,20 @@ class OwnedCapture:
 
     def release(self) -> None:
         """Leave nothing on the parameters: the next step is not recorded."""
-        self._stepping.clear()
+        self._forget_updates()
         for place in self._all:
             self._unhook(place)
         self._unhooked = self._to_hook()
+
+    def _are_all_there(self) -> bool:
+        there = find_held(self._all) if self._generation == self._names.generation else None
+        return there is not None and len(there) == len(self._all)
+
+    def _forget_updates(self) -> None:
+        """Forget those that an exception cut short."""
+        for place in self._all if self._stepping else ():
+            place.is_before_known = False
+        self._stepping.clear()
 
     def _to_hook(self) -> list[_Place]:
         """The parameters whose gradients are to be seen, and are not yet."""

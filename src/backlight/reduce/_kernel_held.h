@@ -194,8 +194,8 @@ static int64_t gather_before(PyObject *trained, Batch *values, Batch *applied) {
     PyObject *parameter;
     for (Py_ssize_t i = 0; i < PyList_Size(trained); i++) {
         if (read_pair(trained, i, &held, &parameter)) return -1;
-        PyObject *grad = held->site < 0 ? NULL : PyObject_GetAttr(parameter, asked.grad);
         if (held->site < 0) continue;
+        PyObject *grad = PyObject_GetAttr(parameter, asked.grad);
         int is_bad = grad == NULL || add_value(values, held, parameter, grad != Py_None) ||
                      (grad != Py_None && add_job(applied, grad, held->site, GRAD_APPLIED_CODE) == NULL);
         if (!is_bad && grad != Py_None) applied->jobs[applied->length - 1].owner = held;
@@ -227,16 +227,9 @@ static void drop_as_made(Batch *applied, const Batch *values, int64_t rows) {
     applied->length = kept; /* what is left in `kept` only stays alive */
 }
 
-static void note_copies(PyObject *trained) {
-    Held *held;
-    PyObject *parameter;
-    for (Py_ssize_t i = 0; i < PyList_Size(trained); i++)
-        if (!read_pair(trained, i, &held, &parameter) && held->site >= 0) {
-            PyObject *grad = PyObject_GetAttr(parameter, asked.grad);
-            if (grad != NULL && grad != Py_None) held->is_before_known = 1;
-            Py_XDECREF(grad);
-        }
-    PyErr_Clear();
+/* What has a gradient was copied. */
+static void note_copies(const Batch *applied) {
+    for (int64_t i = 0; i < applied->length; i++) ((Held *)applied->jobs[i].owner)->is_before_known = 1;
 }
 
 /* Whether it was done: where not, nothing was. */
@@ -251,7 +244,7 @@ static PyObject *sights_before_update(PyObject *self, PyObject *trained) {
     if (rows >= 0) {
         failed = run_batch((Table *)s->table, &values, rows);
         if (!failed) {
-            note_copies(trained);
+            note_copies(&applied);
             drop_as_made(&applied, &values, rows);
             failed = run_batch((Table *)s->table, &applied, applied.length);
         }

@@ -38,7 +38,7 @@ class StructureWatch:
 
     def __init__(self) -> None:
         self.entered: list[tuple[str, int]] = []  # the calls of the step so far, in order
-        self._signature = hash(frozenset()), self.entered  # and the calls that it is of
+        self._signature: tuple[int, list[tuple[str, int]]] = hash(frozenset()), []  # and its calls
         self._graphs: dict[int, str] = {}
         self._waiting: dict[int, int] = {}  # new structures, and the step each was last seen in
         self._steps = 0
