@@ -37,7 +37,7 @@ class PlainCourse:
         self.step = -1
         self.is_open = False
         self.is_plain = False
-        self.is_over = self.must_send = False
+        self.is_over = self.must_send = self.sees_loss = False
         self.iterations = self.passes = 0
         self.loss: float | None = None
         self.started = self.started_at = self.recording_secs = self.sent_at = 0.0

@@ -126,13 +126,16 @@ class Journal:
 
     def record(self, record: StepRecord) -> None:
         """Write what was captured of a step, and note the step."""
-        self._tell_troubles()
+        self.before_writing()
+        if self._troubles:
+            self._tell_troubles()
         if record.stats is not None and record.row["recorded"]:
             self._put_record(record)
-        self.step(record.row)
+        self._rows.setdefault("steps", []).append(record.row)
+        self._count(record.row)
         if record.row["recorded"]:
             self._totals["recorded_steps"] += 1
-            self._send()
+            self._hand_over()
 
     def step(self, row: dict[str, Any]) -> None:
         """Note a step; it is written with the next one that is recorded, or soon."""
@@ -140,12 +143,16 @@ class Journal:
 
     def steps(self, rows: list[dict[str, Any]]) -> None:
         """Note several steps in a row."""
-        self._put_rows("steps", rows)
+        if rows:
+            self._put_rows("steps", rows)
         for row in rows:
-            self._is_last_recorded = row["recorded"]
-            self._totals["steps"] += 1
-            self._secs["training"] += row["duration_secs"]
-            self._secs["recording"] += row["recording_secs"]
+            self._count(row)
+
+    def _count(self, row: dict[str, Any]) -> None:
+        self._is_last_recorded = row["recorded"]
+        self._totals["steps"] += 1
+        self._secs["training"] += row["duration_secs"]
+        self._secs["recording"] += row["recording_secs"]
 
     def scalars(self, rows: list[dict[str, Any]]) -> None:
         """Take rows of numbers that the user logged."""
@@ -153,11 +160,13 @@ class Journal:
             self._put_rows("scalars", rows)
 
     def _put_record(self, record: StepRecord) -> None:
-        self._leave_out(record)
+        if not self._scribe.is_idle:
+            self._leave_out(record)
         stats, samples, values = record.stats, record.samples, record.values
         if stats is None:
             return
-        self._put(self._writer.append, "stats", stats, size=stats.nbytes)
+        self._calls.append((self._writer.append, ("stats", stats)))
+        self._bytes += stats.nbytes
         self._totals["observations"] += stats.num_rows
         if record.calls:
             self._put_rows("calls", record.calls)
@@ -298,8 +307,12 @@ class Journal:
             rows.append(row)
 
     def _send(self) -> None:
-        """Write what waits; by the thread, if the disk is slow or the thread still writes."""
+        """Write what waits."""
         self.before_writing()
+        self._hand_over()
+
+    def _hand_over(self) -> None:
+        """Write it by the thread, if the disk is slow or the thread still writes, else at once."""
         self.sent_at = _perf()
         page, size = (self._rows, self._calls), self._bytes
         self._rows, self._calls, self._bytes = {}, [], 0
@@ -309,7 +322,8 @@ class Journal:
             self._scribe.put(page, size)
         else:
             self._write([page])
-            self._tell_troubles()
+            if self._troubles:
+                self._tell_troubles()
 
     def _tell_troubles(self) -> None:
         """Tell what the thread met: only the thread that trains may warn or raise."""
@@ -328,7 +342,8 @@ class Journal:
         started = _perf()
         for rows, calls in pages:
             # Sites before what names them, steps after what was recorded of them.
-            self._try(self._writer.append_rows, "sites", rows.pop("sites", []))
+            if "sites" in rows:
+                self._try(self._writer.append_rows, "sites", rows.pop("sites"))
             for write, arguments in calls:
                 self._try(write, *arguments)
             for table, new in rows.items():

@@ -61,13 +61,18 @@ class Ledger:
         if course is None or not course.waiting:
             return
         steps, scalars = course.take_steps(), course.take_scalars()
-        with self._guard("writing a step"):
+        try:
             for row in steps:
                 self._schedule.learn(row["kind"], row["duration_secs"], 0.0)
             self._journal.steps(steps)
+        except Exception as error:
+            self._guard.catch("writing a step", error)
         self._journal.scalars(scalars)
-        self._alarm.remember([row["value"] for row in scalars if row["name"] == "loss"])
-        self.logged.update((row["name"], row["value"]) for row in scalars)
+        for row in scalars:
+            name, value = row["name"], row["value"]
+            self.logged[name] = value
+            if name == "loss":
+                self._alarm.remember([value])
 
     def lease(self, step: int, kind: str) -> tuple[int, float]:
         """For how many steps after one that is not wanted, and seconds, none is looked at."""
@@ -96,7 +101,8 @@ class Ledger:
         self.gather()
         self._schedule.learn(row["kind"], row["duration_secs"], 0.0)
         self._journal.step(row)
-        self._look_for_anomalies(row, None)
+        if self.anomalies:
+            self._look_for_anomalies(row, None)
 
     def settle(
         self,
@@ -124,15 +130,14 @@ class Ledger:
         self.happened(row["step"], self._alarm.nonfinite(record.stats, where))
         if self.box.steps:
             self.happened(row["step"], self._alarm.gradient_spike(record.stats))
-        self._look_for_anomalies(row, record.stats)
+        if self.anomalies:
+            self._look_for_anomalies(row, record.stats)
         if has_stats:
             self.writing_secs = _perf() - started
 
     def _look_for_anomalies(
         self, row: dict[str, Any], stats: Packed | pa.RecordBatch | None
     ) -> None:
-        if not self.anomalies:
-            return
         stats = None if stats is None else as_batch(stats)
         for anomaly in self.anomalies:
             if anomaly.happens(row, stats, self.logged):

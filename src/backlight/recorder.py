@@ -163,6 +163,7 @@ class Recorder:
         """What sees steps through: itself those that are plain, the functions here all others."""
         course = new_course(
             on_loss=self._on_loss,
+            see_loss=self._on_number,
             before_update=self._on_update,
             after_update=self._on_updated,
             send=self._send_if_due,
@@ -241,6 +242,7 @@ class Recorder:
         """Say whether the step to come, and those after it, can do without the functions here."""
         course = self._course
         course.is_plain = self._kind == "train" and not (self._is_captured or self._is_compiled)
+        course.sees_loss = self._is_captured
         if course.is_plain:
             course.optimizer = self._optimizers.sole()
             course.leased_steps, course.leased_secs = self._lease()
@@ -257,31 +259,34 @@ class Recorder:
         self._begin_step()
 
     def _send_if_due(self) -> None:
-        with self._guard("writing"):
+        try:
             self._journal.send_if_due(is_between_steps=self._course.must_send)
+        except Exception as error:
+            self._guard.catch("writing", error)
         self._course.sent_at = self._journal.sent_at
 
     def _open_step(self) -> None:
-        self._first_forward.disarm()
+        if not self._is_captured:
+            self._first_forward.disarm()
         self._begin_step()
 
     def _begin_step(self) -> None:
-        self._course.is_open, self._course.must_send = True, False
-        self._course.loss = None
-        self._course.step += 1
-        self._course.iterations = self._course.passes = 0
+        course = self._course
+        course.is_open, course.must_send = True, False
+        course.loss = None
+        course.step += 1
+        course.iterations = course.passes = 0
         self._optimizers.begin()
         if self._is_captured or self._is_compiled:
             self._modules.restart_calls()
-        self._course.started, self._course.started_at = _perf(), time.time()
+        course.started, course.started_at = started, _ = _perf(), time.time()
         try:
             self._journal.send_if_due()
             if self._is_captured:
                 self._begin_capture()
         except Exception as error:
             self._guard.catch("beginning a step", error)
-        self._course.recording_secs = _perf() - self._course.started
-        self._observer.recording_secs = self._course.recording_secs
+        course.recording_secs = self._observer.recording_secs = _perf() - started
 
     def _begin_capture(self) -> None:
         self._modules.hooks_secs = 0.0
@@ -311,13 +316,15 @@ class Recorder:
         """The graph of the step that ends, if it was followed, and its signature."""
         self._observer.graph = None
         graph, signature = None, ""
-        with self._guard("following the graph"):
+        try:
             graph, signature = self._following.stop()
             for name in self._following.graphs.unknown_names if graph is not None else ():
                 self._guard.mistake(
                     f"run.connect() got {name!r}, which names no site of this step: "
                     "pass the tensor itself, or the name of a site."
                 )
+        except Exception as error:
+            self._guard.catch("following the graph", error)
         return graph, signature
 
     def _on_loss(self, tensor: torch.Tensor) -> None:
@@ -328,10 +335,20 @@ class Recorder:
             with torch._C.DisableTorchFunction():
                 self._course.loss = backward.number_of(tensor)
                 self._course.passes += 1
-                if self._course.passes >= _MOST_PASSES or len(self._observer.reducer) >= _MOST_ROWS:
+                if self._is_endless():
                     self._give_up()
                 if self._is_captured and not self._is_given_up:
                     self._see_loss(tensor)
+        except Exception as error:
+            self._guard.catch("reading the loss", error)
+
+    def _on_number(self, tensor: torch.Tensor) -> None:
+        """The same, where the course has read the loss, of a step that is captured."""
+        try:
+            if self._is_endless():
+                self._give_up()
+            if not self._is_given_up:
+                self._see_loss(tensor)
         except Exception as error:
             self._guard.catch("reading the loss", error)
 
@@ -354,6 +371,9 @@ class Recorder:
         return self._sites.named(
             name, module="", node=LOSS, role=name, kind="loss", step=self._course.step
         )
+
+    def _is_endless(self) -> bool:
+        return self._course.passes >= _MOST_PASSES or len(self._observer.reducer) >= _MOST_ROWS
 
     def _give_up(self) -> None:
         """Read no more of a step that does not end: its rows would gather for ever."""
@@ -411,16 +431,20 @@ class Recorder:
             if self._following.is_on:
                 with self._guard("following the graph"):
                     self._following.pause()
-            with self._guard("reading parameters and their gradients"):
+            try:
                 self._observer.owned.before_update(optimizer)
                 self._tell_modes()
+            except Exception as error:
+                self._guard.catch("reading parameters and their gradients", error)
             self._observer.recording_secs += _perf() - started
 
     def _after_update(self, optimizer: OptimizerCapture) -> None:
         if self._is_captured:
             started = _perf()
-            with self._guard("reading the optimizer's state"):
+            try:
                 self._observer.owned.after_update(optimizer)
+            except Exception as error:
+                self._guard.catch("reading the optimizer's state", error)
             self._observer.recording_secs += _perf() - started
         if self._explicit is None and self._optimizers.has_ended(optimizer):
             if self._is_captured:
@@ -443,13 +467,15 @@ class Recorder:
         started = _perf()
         record = StepRecord({})
         graph, signature = self._stop_following() if self._is_captured else (None, "")
-        with self._guard("writing a step"):
+        try:
             if self._is_captured:
                 self._take(record, None if step is None else step.samples)
             if graph is not None:
                 self._journal.graph(graph.signature, graph.to_json())
             decision = None if step is None else step.decision
             self._settle(record, decision, signature, started)
+        except Exception as error:
+            self._guard.catch("writing a step", error)
         self._course.must_send = True
         self._prepare_step("train")
 
@@ -477,7 +503,8 @@ class Recorder:
                 kept = self._keeper.take(self._course.step)
             record.samples, record.values = kept
         calls = self._following.take_calls()
-        record.calls = [_call_row(self._course.step, *each) for each in enumerate(calls)]
+        if calls:
+            record.calls = [_call_row(self._course.step, *each) for each in enumerate(calls)]
         self._observer.end()
         self._journal.sites(self._sites.take_new())
 
@@ -502,25 +529,23 @@ class Recorder:
 
     def _row(self, *, is_recorded: bool, reason: str, signature: str) -> dict[str, Any]:
         """The step's row of the `steps` table."""
+        course = self._course
+        # What recording took of the step so far; a plain one may have begun in the course.
+        source = self._observer if self._is_captured or self._is_compiled else course
         return {
-            "step": self._course.step,
+            "step": course.step,
             "kind": self._kind,
             "recorded": is_recorded,
             "reason": reason,
-            "iterations": self._course.iterations or 1,
+            "iterations": course.iterations or 1,
             "batch_size": self._batch_size,
             "graph": signature,
-            "started_at": self._course.started_at,
-            "duration_secs": _perf() - self._course.started,
-            "recording_secs": self._recording_secs(),
-            "loss": self._course.loss,
+            "started_at": course.started_at,
+            "duration_secs": _perf() - course.started,
+            "recording_secs": source.recording_secs,
+            "loss": course.loss,
             "learning_rate": self._optimizers.all[0].learning_rate(),
         }
-
-    def _recording_secs(self) -> float:
-        """What recording took of the step so far; a plain one may have begun in the course."""
-        is_plain = not (self._is_captured or self._is_compiled)
-        return self._course.recording_secs if is_plain else self._observer.recording_secs
 
     # -- what the modules say
 

@@ -19,10 +19,10 @@ from typing import Any, Final, Protocol
 import torch
 from torch import nn
 from torch.nn.modules.module import (
+    _global_forward_hooks,
+    _global_forward_hooks_always_called,
     _global_forward_hooks_with_kwargs,
     _global_forward_pre_hooks,
-    register_module_forward_hook,
-    register_module_forward_pre_hook,
 )
 
 from backlight.capture import apart
@@ -87,7 +87,14 @@ class ModuleCapture(CallHooks):
         self.entered: list[tuple[str, int]] = []
         self._known: dict[tuple[str, str], list[Call]] = {}  # by number; [0] where it is unknown
         self._recomputed: dict[tuple[str, str], list[Call]] = {}
-        self._is_listening = self._is_settled = False
+        self._is_listening = self._is_settled = self._is_set = False
+        self._hooks: tuple[tuple[Any, Any], ...] = (
+            (_global_forward_pre_hooks, self.before),
+            (_global_forward_hooks_with_kwargs, True),
+            # An exception in a forward must not leave its calls open.
+            (_global_forward_hooks_always_called, True),
+            (_global_forward_hooks, self.after),
+        )
         self._thread = get_ident()
 
     @property
@@ -106,12 +113,11 @@ class ModuleCapture(CallHooks):
         self._modules.clear()
         self._open.clear()
         self._is_listening = True
-        if not self._handles:
-            self._handles = [
-                register_module_forward_pre_hook(self.before),
-                # Always: an exception in a forward must not leave its calls open.
-                register_module_forward_hook(self.after, with_kwargs=True, always_call=True),
-            ]
+        if not self._handles and not self._is_set:
+            # As torch registers a hook, without a handle, which would be made anew time and again.
+            self._is_set = True
+            for places, hook in self._hooks:
+                places[self] = hook
 
     def restart_calls(self) -> None:
         """Count calls from 1 again, in the thread that trains."""
@@ -142,8 +148,9 @@ class ModuleCapture(CallHooks):
         handles, self._handles = self._handles, []
         for handle in handles:
             handle.remove()
-            # Torch clears the hook, and forgets that it took keywords.
-            _global_forward_hooks_with_kwargs.pop(handle.id, None)
+        self._is_set = False
+        for places, _ in self._hooks:
+            places.pop(self, None)
 
     def _before_call(self, module: nn.Module, args: Any) -> None:
         started = _perf()

@@ -54,6 +54,7 @@ class Observer(Sights):
         self._hooked: set[tuple[int, int]] = set()
         self._hooks: list[Any] = []
         self._named: set[tuple[int, int]] = set()
+        self._has_seen = False  # something, since it was last forgotten
         if self.reducer.table is not None:
             self.use(self.reducer.table, self._seen, self._hooked)
 
@@ -75,6 +76,7 @@ class Observer(Sights):
         self.recording_secs = 0.0
         self.reducer.clear()
         self._forget()
+        self._has_seen = True
         self.owned.begin(step)
 
     def end(self) -> None:
@@ -93,6 +95,9 @@ class Observer(Sights):
             self.is_open = was_open
 
     def _forget(self) -> None:
+        if not self._has_seen:
+            return
+        self._has_seen = False
         self._seen.clear()
         self._hooked.clear()
         self._named.clear()

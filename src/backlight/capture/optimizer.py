@@ -163,12 +163,15 @@ class Optimizers:
     def begin(self) -> None:
         """A step begins: all that are there are waited for."""
         for each in self.all:
-            if each.is_gone and self._looking is None:
+            if each.reference() is None and self._looking is None:
                 self._looking = register_optimizer_step_pre_hook(self._on_any_step)
 
     def find(self, optimizer: torch.optim.Optimizer) -> OptimizerCapture | None:
         """The one of them that is this optimizer."""
-        return next((each for each in self.all if each.watches(optimizer)), None)
+        for each in self.all:
+            if each.reference() is optimizer:
+                return each
+        return None
 
     def sole(self) -> weakref.ref[torch.optim.Optimizer] | None:
         """The only one, where it is."""
@@ -192,7 +195,8 @@ class Optimizers:
 
     def end(self) -> None:
         """The step has ended."""
-        self._updates.clear()
+        if self._updates:
+            self._updates.clear()
 
     def detach(self) -> None:
         """Remove every hook."""

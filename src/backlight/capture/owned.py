@@ -17,7 +17,7 @@ from torch.nn.parameter import is_lazy
 from backlight.capture.graph import GraphCapture
 from backlight.capture.names import ModelNames, OwnedTensor
 from backlight.capture.optimizer import OptimizerCapture
-from backlight.capture.sights import Held, Sights, find_held
+from backlight.capture.sights import Held, Sights, find_held, hook_held, unhook_held
 from backlight.capture.sites import LEFT_OUT, SiteBook
 from backlight.reduce.readable import State, has_values, state_of, states_of
 from backlight.reduce.reducer import Item, Reducer
@@ -59,10 +59,12 @@ class OwnedCapture:
         self._names = names
         self._sites = sites
         self._reducer = reducer
+        self._has_states = sites.has_class("optimizer")
         self._step = -1
         self._places: dict[int, _Place] = {}  # by the identity of the tensor
         self._all: list[_Place] = []  # the same
-        self._unhooked: list[_Place] = []  # parameters whose gradients are not seen yet
+        self._with_gradients: list[_Place] = []  # parameters whose gradients are wanted
+        self._unhooked: list[_Place] = []  # those of them whose gradients are not seen yet
         self._generation = -1
         self._held: list[list[int]] = []
         self._by_optimizer: dict[OptimizerCapture, tuple[list[int], list[_Place]]] = {}
@@ -76,16 +78,24 @@ class OwnedCapture:
     def begin(self, step: int) -> None:
         """A recorded step begins: each gradient of a parameter is seen."""
         self._step = step
-        self._names.refresh(are_there=self._are_all_there())
-        self._learn_names()
-        self.waiting.clear()
-        self._forget_updates()
-        unhooked, self._unhooked = self._unhooked, []
-        for place in unhooked:
+        there = find_held(self._all) if self._generation == self._names.generation else None
+        self._names.refresh(are_there=there is not None and len(there) == len(self._all))
+        if self._generation != self._names.generation:
+            self._learn_names()
+        if self.waiting:
+            self.waiting.clear()
+        if self._stepping:
+            self._forget_updates()
+        if self._unhooked:
+            self._hook_all()
+
+    def _hook_all(self) -> None:
+        left = hook_held(self._unhooked, self)
+        for place in left:
             if place.hooks is None:
                 self._hook(place)
-            if place.hooks is None:
-                self._unhooked.append(place)  # it may ask for gradients later
+        # One of which no gradient is wanted now may ask for them later.
+        self._unhooked = [place for place in left if place.hooks is None]
 
     def _hook(self, place: _Place) -> None:
         parameter = place.owned.tensor()
@@ -109,28 +119,17 @@ class OwnedCapture:
 
     def release(self) -> None:
         """Leave nothing on the parameters: the next step is not recorded."""
-        self._forget_updates()
-        for place in self._all:
+        if self._stepping:
+            self._forget_updates()
+        for place in unhook_held(self._all):
             self._unhook(place)
-        self._unhooked = self._to_hook()
-
-    def _are_all_there(self) -> bool:
-        there = find_held(self._all) if self._generation == self._names.generation else None
-        return there is not None and len(there) == len(self._all)
+        self._unhooked = self._with_gradients.copy()
 
     def _forget_updates(self) -> None:
         """Forget those that an exception cut short."""
-        for place in self._all if self._stepping else ():
+        for place in self._all:
             place.is_before_known = False
         self._stepping.clear()
-
-    def _to_hook(self) -> list[_Place]:
-        """The parameters whose gradients are to be seen, and are not yet."""
-        return [
-            place
-            for place in self._all
-            if place.hooks is None and place.site >= 0 and place.owned.shelf == "_parameters"
-        ]
 
     def _unhook(self, place: _Place | None) -> None:
         if place is None or place.hooks is None:
@@ -158,7 +157,10 @@ class OwnedCapture:
             self._unhook(place)
         self._generation = self._names.generation
         self._all = list(self._places.values())
-        self._unhooked = self._to_hook()
+        self._with_gradients = [
+            place for place in self._all if place.site >= 0 and place.owned.shelf == "_parameters"
+        ]
+        self._unhooked = [place for place in self._with_gradients if place.hooks is None]
         self._held.clear()
         self._by_optimizer.clear()
 
@@ -180,7 +182,8 @@ class OwnedCapture:
 
     def _trained(self, optimizer: OptimizerCapture) -> list[tuple[_Place, torch.Tensor]]:
         """The places of what an optimizer trains, in the models' order, and the parameters."""
-        self._learn_names()
+        if self._generation != self._names.generation:
+            self._learn_names()
         held = optimizer.held()
         known, places = self._by_optimizer.get(optimizer, ([], []))
         if known != held:
@@ -229,8 +232,7 @@ class OwnedCapture:
 
     def after_update(self, optimizer: OptimizerCapture) -> None:
         """An optimizer has stepped: what it did to its parameters, and what it keeps for them."""
-        has_states = self._sites.has_class("optimizer")
-        states = optimizer.states() if has_states else _NO_STATES
+        states = optimizer.states() if self._has_states else _NO_STATES
         trained = self._stepping.pop(optimizer, None)
         trained = self._trained(optimizer) if trained is None else trained
         if not optimizer.has_closure and self._sights.after_update(trained, states):
@@ -266,11 +268,15 @@ class OwnedCapture:
 
     def observe_rest(self, optimizers: Iterable[OptimizerCapture]) -> None:
         """At a step's end: parameters that no optimizer holds, and buffers, if they changed."""
-        rest = self._untrained([self._held_by(optimizer) for optimizer in optimizers])
-        if not rest:
+        # What an optimizer trains as it was when it last stepped, if it did so.
+        known = self._by_optimizer
+        held = [known[each][0] if each in known else each.held() for each in optimizers]
+        if self._held != held or self._generation != self._names.generation:
+            self._learn_rest(held)
+        if not self._rest:
             return
         items: list[Item] = []
-        for place in rest:
+        for place in self._rest:
             tensor = place.owned.tensor()
             if tensor is None:
                 continue
@@ -280,19 +286,13 @@ class OwnedCapture:
                 items.append((tensor, place.site, VALUE))
         self._reducer.observe_many(items)
 
-    def _held_by(self, optimizer: OptimizerCapture) -> list[int]:
-        """What an optimizer trains, as it was when it last stepped, if it did so."""
-        known = self._by_optimizer.get(optimizer)
-        return optimizer.held() if known is None else known[0]
-
-    def _untrained(self, held: list[list[int]]) -> list[_Place]:
+    def _learn_rest(self, held: list[list[int]]) -> None:
+        """Find what is in none of these."""
         self._learn_names()
-        if self._held != held:
-            self._held = held
-            every = set().union(*held)
-            places = self._places.items()
-            self._rest = [p for identity, p in places if identity not in every and p.site >= 0]
-        return self._rest
+        self._held = held
+        every = set().union(*held)
+        places = self._places.items()
+        self._rest = [p for identity, p in places if identity not in every and p.site >= 0]
 
 
 def _applied(trained: list[tuple[_Place, torch.Tensor]]) -> list[Item]:

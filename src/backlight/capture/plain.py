@@ -131,6 +131,16 @@ class Held:
         self._made = state if self._times == 1 else None
 
 
+def hook_held(places: list[Any], key: Any) -> list[Any]:
+    """Those that others must put on their parameters: all."""
+    return places
+
+
+def unhook_held(places: list[Any]) -> list[Any]:
+    """Those that others must take off their parameters: all."""
+    return places
+
+
 def find_held(places: list[Any]) -> list[tuple[Any, Any]] | None:
     """Pairs of each and its tensor: None, which says that others must look."""
     return None

@@ -20,6 +20,8 @@ if TYPE_CHECKING or native.is_available():
         Sights,
         connect_sight,
         find_held,
+        hook_held,
+        unhook_held,
     )
 
     connect_sight(
@@ -29,6 +31,26 @@ if TYPE_CHECKING or native.is_available():
         apart.threads,
     )
 else:
-    from backlight.capture.plain import Call, Callee, CallHooks, Held, Seen, Sights, find_held
+    from backlight.capture.plain import (
+        Call,
+        Callee,
+        CallHooks,
+        Held,
+        Seen,
+        Sights,
+        find_held,
+        hook_held,
+        unhook_held,
+    )
 
-__all__ = ["Call", "CallHooks", "Callee", "Held", "Seen", "Sights", "find_held"]
+__all__ = [
+    "Call",
+    "CallHooks",
+    "Callee",
+    "Held",
+    "Seen",
+    "Sights",
+    "find_held",
+    "hook_held",
+    "unhook_held",
+]

@@ -117,6 +117,8 @@ class SiteBook:
 
     def take_new(self) -> list[dict[str, Any]]:
         """The sites that were added since the last call, as rows of the `sites` table."""
+        if not self._new:
+            return []
         new, self._new = self._new, []
         return [
             {name: getattr(site, name) for name in _COLUMNS} | {"aliases": list(site.aliases)}

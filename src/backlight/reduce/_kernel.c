@@ -173,6 +173,8 @@ static PyMethodDef module_methods[] = {
     {"connect", connect, METH_VARARGS, "Say where torch's classes and functions are."},
     {"connect_sight", connect_sight, METH_VARARGS, "Say where what is asked at each sight is."},
     {"find_held", pairs_of_held, METH_O, "Pairs of each and its tensor, of those that are there; None where Python must look."},
+    {"hook_held", hook_held, METH_VARARGS, "Put each on its parameter, under a key; those that are left for Python."},
+    {"unhook_held", unhook_held, METH_O, "Take each off its parameter; those that are left for Python."},
     {"pack_rows", pack_rows, METH_VARARGS, "Rows that are dictionaries, as Table.pack; None where Arrow must do it."},
     {"use_lanes", use_lanes, METH_O, "Work on at most so many floats at a time; return how many that are: 1, 8 or 16."},
 #ifdef HAS_WRITEV

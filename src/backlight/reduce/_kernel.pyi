@@ -26,6 +26,8 @@ def connect_sight(
     /,
 ) -> None: ...
 def find_held(places: list[_H], /) -> list[tuple[_H, Any]] | None: ...
+def hook_held(places: list[_H], key: Any, /) -> list[_H]: ...
+def unhook_held(places: list[_H], /) -> list[_H]: ...
 def pack_rows(
     rows: list[dict[str, Any]], names: tuple[str, ...], kinds: bytes, /
 ) -> tuple[int, bytes, bytes, bytes] | None: ...
@@ -102,6 +104,9 @@ class Held:
     before: Any
     states: dict[str, int]
     is_before_known: bool
+    hooks: Any
+    key: Any
+    is_first_hook: bool
     has_been_made: bool
     made: tuple[int, int] | None
     def __init__(
@@ -164,6 +169,7 @@ class Course:
     is_plain: bool
     is_over: bool
     must_send: bool
+    sees_loss: bool
     iterations: int
     passes: int
     loss: float | None

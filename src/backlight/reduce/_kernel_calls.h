@@ -5,7 +5,7 @@
 #include <Python.h>
 #include <structmember.h>
 
-#include "_kernel_held.h"
+#include "_kernel_hook.h"
 
 /* What is known of a tensor at a place of a call: its site, and for how many dimensions which counts units. */
 typedef struct {

@@ -32,7 +32,7 @@ typedef struct {
 
 /* What a course is made with: functions in Python that do the same for anything, and where things are. */
 enum {
-    ON_FORWARD, ON_LOSS, BEFORE_UPDATE, AFTER_UPDATE, SEND, /* functions in Python */
+    ON_FORWARD, ON_LOSS, SEE_LOSS, BEFORE_UPDATE, AFTER_UPDATE, SEND, /* functions in Python */
     HOOKS, KEY,                  /* torch's hooks before a forward pass, and the course's place among them */
     MODELS, APART, FLAGS,        /* weak references; the threads that are apart; what torch.compiler knows */
     GRAD_ENABLED, GRAPH_TASK, TRACING, MODES, /* torch's functions that tell where one is */
@@ -41,7 +41,7 @@ enum {
     GIVEN
 };
 static const char *const GIVEN_NAMES[GIVEN] = {
-    "on_forward", "on_loss", "before_update", "after_update", "send", "hooks", "key", "models", "apart", "flags",
+    "on_forward", "on_loss", "see_loss", "before_update", "after_update", "send", "hooks", "key", "models", "apart", "flags",
     "is_grad_enabled", "graph_task", "tracing_state", "function_modes", "perf", "now", "row", "losses"};
 
 typedef struct {
@@ -49,7 +49,7 @@ typedef struct {
     long long step, leased_steps, passed_steps, taken_scalars;
     double loss, started, started_at, recording_secs, sent_at, leased_secs;
     int iterations, passes;
-    char is_open, is_plain, is_over, must_send, has_loss, is_window_known, is_window_finite;
+    char is_open, is_plain, is_over, must_send, sees_loss, has_loss, is_window_known, is_window_finite;
     int window_length, window_next;
     PyObject *root, *optimizer; /* weak references, or None */
     PyObject *given[GIVEN], *hook, *names;
@@ -311,12 +311,13 @@ static PyObject *course_on_loss(PyObject *self, PyObject *tensor) {
     Course *course = (Course *)self;
     double loss;
     if (!course->is_open) Py_RETURN_NONE;
-    if (!course->is_plain || course->passes + 1 >= MOST_PASSES || !answers_number(course, GRAPH_TASK, -1) ||
-        !read_number(course, tensor, &loss))
+    if (!(course->is_plain || course->sees_loss) || course->passes + 1 >= MOST_PASSES ||
+        !answers_number(course, GRAPH_TASK, -1) || !read_number(course, tensor, &loss))
         return PyObject_CallFunctionObjArgs(course->given[ON_LOSS], tensor, NULL);
     course->loss = loss;
     course->has_loss = 1;
     course->passes++;
+    if (!course->is_plain) return PyObject_CallFunctionObjArgs(course->given[SEE_LOSS], tensor, NULL);
     Py_RETURN_NONE;
 }
 
@@ -551,6 +552,7 @@ static PyMemberDef course_members[] = {
     {"is_plain", T_BOOL, offsetof(Course, is_plain), 0, "Whether it, or the next one, may be passed over here."},
     {"is_over", T_BOOL, offsetof(Course, is_over), 0, "Whether the run is over: what is logged then is for Python."},
     {"must_send", T_BOOL, offsetof(Course, must_send), 0, "Whether what is logged is written at once, as the step that has just ended was."},
+    {"sees_loss", T_BOOL, offsetof(Course, sees_loss), 0, "Whether of a step that is not plain the loss is seen, once it was read."},
     {"iterations", T_INT, offsetof(Course, iterations), 0, "How many iterations the step has had."},
     {"passes", T_INT, offsetof(Course, passes), 0, "How many backward passes it has had."},
     {"started", T_DOUBLE, offsetof(Course, started), 0, "When it began, by the clock that durations are read from."},

@@ -20,11 +20,13 @@ typedef struct {
     PyObject *owner, *shelf, *place; /* a weak reference to its module, and where it is found there */
     PyObject *before;                /* its value before an update, or None */
     PyObject *states;                /* dict: what the optimizer keeps for it, and the site of that */
+    PyObject *hooks, *key;           /* the parameter's hooks, if it is among them, and its place there; or None */
+    PyObject *sole_hooks;            /* with it alone, or NULL */
     unsigned long long identity;
     int64_t made_step, made_version;
     uint64_t made_digest; /* of the gradient as autograd made it, once, in the step; 0 if it did so otherwise */
     int site, times_made;
-    char is_before_known;
+    char is_before_known, is_first_hook;
 } Held;
 
 static int held_traverse(PyObject *self, visitproc visit, void *arg) {
@@ -33,6 +35,9 @@ static int held_traverse(PyObject *self, visitproc visit, void *arg) {
     Py_VISIT(held->observer);
     Py_VISIT(held->before);
     Py_VISIT(held->states);
+    Py_VISIT(held->hooks);
+    Py_VISIT(held->key);
+    Py_VISIT(held->sole_hooks);
     return 0;
 }
 
@@ -41,6 +46,9 @@ static int held_clear(PyObject *self) {
     Py_CLEAR(held->observer);
     Py_CLEAR(held->before);
     Py_CLEAR(held->states);
+    Py_CLEAR(held->hooks);
+    Py_CLEAR(held->key);
+    Py_CLEAR(held->sole_hooks);
     return 0;
 }
 
@@ -415,6 +423,9 @@ static PyGetSetDef held_properties[] = {
 static PyMemberDef held_members[] = {
     {"site", T_INT, offsetof(Held, site), READONLY, "Its site."},
     {"before", T_OBJECT, offsetof(Held, before), 0, "Its value before an update, or None."},
+    {"hooks", T_OBJECT, offsetof(Held, hooks), 0, "The parameter's hooks, if it is among them; else None."},
+    {"key", T_OBJECT, offsetof(Held, key), 0, "Its key among them."},
+    {"is_first_hook", T_BOOL, offsetof(Held, is_first_hook), 0, "Whether nobody had put one on the parameter before."},
     {"states", T_OBJECT, offsetof(Held, states), READONLY, "What the optimizer keeps for it, and the site of that."},
     {"is_before_known", T_BOOL, offsetof(Held, is_before_known), 0, "Whether `before` is of the update under way."},
     {NULL, 0, 0, 0, NULL},

@@ -22,7 +22,7 @@ static double seconds(void) {
 
 /* What of torch and Python is asked for at each sight; filled by `connect_sight`. */
 static struct {
-    PyObject *version, *requires_grad, *grad_fn, *backward_hooks, *register_hook_dict, *ours; /* names */
+    PyObject *version, *requires_grad, *is_leaf, *grad_fn, *backward_hooks, *register_hook_dict, *ours; /* names */
     PyObject *ordered_dict, *graph_task, *tracing_state, *threads_apart;
     PyObject *slow_hook, *slow_grad, *slow_before, *slow_after, *slow_parameter_grad, *fail; /* names of methods */
     PyObject *grad, *step;
@@ -455,6 +455,7 @@ static int name_what_is_asked(void) {
     } names[] = {
         {&asked.version, "_version"},
         {&asked.requires_grad, "requires_grad"},
+        {&asked.is_leaf, "is_leaf"},
         {&asked.grad_fn, "grad_fn"},
         {&asked.backward_hooks, "_backward_hooks"},
         {&asked.register_hook_dict, "_register_hook_dict"},

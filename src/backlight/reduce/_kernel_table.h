@@ -284,6 +284,7 @@ static PyObject *table_clear(PyObject *self, PyObject *unused) {
     (void)unused;
     Rows *rows = &((Table *)self)->rows;
     rows->length = rows->shape_length = rows->pairs.length = 0;
+    ((Table *)self)->order = 0;
     Py_RETURN_NONE;
 }
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Final
 
 from backlight.schema import PLAIN_STATS, QUANTITIES
 from backlight.store.packed import Packed
@@ -15,7 +15,23 @@ except ImportError as _error:
     _why = f"the kernel was not compiled when Backlight was installed ({_error})"
 else:
     _why = ""
-_can_write = hasattr(_kernel, "write_message")
+
+can_write: Final = hasattr(_kernel, "write_message")
+"""Whether the kernel writes messages to files here."""
+
+write_message: Final[Callable[..., int]] = getattr(_kernel, "write_message", None)  # type: ignore[assignment]
+"""Writes packed rows as a message that ends with its checksum; says how many bytes it has.
+
+It takes the file's descriptor, the `pattern` and `places` of the `Heading` of their schema, the
+rows, the checksum of the schema, and the number of the message."""
+
+pack_rows: Final[Callable[..., tuple[int, bytes, bytes, bytes] | None]] = getattr(
+    _kernel, "pack_rows", None
+)  # type: ignore[assignment]
+"""What `Packed` has beside a schema, of rows whose columns have these names and kinds.
+
+A kind is q for int64, i for int32, d for double, b for bool, s for text. The answer is None where a
+value is of another one."""
 
 
 def is_available() -> bool:
@@ -93,37 +109,6 @@ def quick_fingerprint(tensor: Any) -> int:
 def fingerprints(tensors: Sequence[Any]) -> list[int]:
     """A number for each tensor that changes with where it lies and with any of its bytes."""
     return [0] * len(tensors) if _kernel is None else _kernel.fingerprints(tensors)
-
-
-def can_write() -> bool:
-    """Whether the kernel writes messages to files here."""
-    return _can_write
-
-
-def write_message(
-    descriptor: int,
-    pattern: bytes,
-    places: tuple[int, int, int, int],
-    rows: Any,
-    schema_crc: int,
-    number: int,
-) -> int:
-    """Write packed rows as a message that ends with its checksum; say how many bytes it has.
-
-    `pattern` and `places` are those of the `Heading` of their schema.
-    """
-    return _kernel.write_message(descriptor, pattern, places, rows, schema_crc, number)
-
-
-def pack_rows(
-    rows: list[dict[str, Any]], names: tuple[str, ...], kinds: bytes
-) -> tuple[int, bytes, bytes, bytes] | None:
-    """What `Packed` has beside a schema, of rows whose columns have these names and kinds.
-
-    A kind is q for int64, i for int32, d for double, b for bool, s for text. The answer is None
-    where a value is of another one.
-    """
-    return _kernel.pack_rows(rows, names, kinds)
 
 
 def use_lanes(most: int = 16) -> int:

@@ -177,7 +177,7 @@ class Reducer:
         rows: list[Packed | pa.RecordBatch] = []
         if self.table is not None and len(self.table):
             rows.append(native.pack(self.table, step, self.backwards))
-        if len(self._other):
+        if self._other.known:
             rows.append(self._other.to_batch(step, self.backwards))
         if self.own is not None:
             rows = [self.own.join(as_batch(batch)) for batch in rows]
@@ -188,9 +188,11 @@ class Reducer:
 
     def clear(self) -> None:
         """Forget the rows of a step that is not kept."""
-        self._order = 0
         if self.own is not None:
             self.own.clear()
-        self._other.clear()
-        if self.table is not None:
+        if self._other.known:
+            self._other.clear()
+        if self.table is None:
+            self._count = 0
+        else:
             self.table.clear()

@@ -54,9 +54,24 @@ class StreamSeries:
             self._begin_schema(batch.schema)
         if self._size_bytes >= SEGMENT_BYTES:
             self._end_segment(is_last=False)
-        if self._descriptor is None:
-            self._begin_segment()
-        written_bytes = self._write(batch)
+        descriptor = self._begin_segment() if self._descriptor is None else self._descriptor
+        place = self._schema_crc, self._batches
+        try:
+            if native.can_write and isinstance(batch, Packed):
+                heading = self._heading
+                written_bytes = native.write_message(
+                    descriptor, heading.pattern, heading.places, batch[1:5], *place
+                )
+            else:
+                message = batch_message(as_batch(batch), schema_crc=place[0], number=place[1])
+                written_bytes = _write_all(descriptor, message)
+        except OSError:
+            # All or nothing of it: what comes later must not stand behind half a message.
+            with suppress(OSError):
+                os.ftruncate(descriptor, self._size_bytes)
+                os.lseek(descriptor, self._size_bytes, os.SEEK_SET)
+            raise
+        self._size_bytes += written_bytes
         self._batches += 1
         return written_bytes
 
@@ -70,7 +85,7 @@ class StreamSeries:
         """End the stream. What was appended stays readable whether or not this is called."""
         self._end_segment(is_last=True)
 
-    def _begin_segment(self) -> None:
+    def _begin_segment(self) -> int:
         self.folder.mkdir(exist_ok=True)
         name = self.folder / f"{self._rank}-{self._next_segment:04}.arrows"
         # Never into a file that exists.
@@ -88,28 +103,7 @@ class StreamSeries:
             raise
         self._descriptor = descriptor
         self._batches = 0
-
-    def _write(self, batch: pa.RecordBatch | Packed) -> int:
-        """Write a batch's message, all or nothing of it, and say how many bytes it has."""
-        assert self._descriptor is not None
-        place = self._schema_crc, self._batches
-        try:
-            if isinstance(batch, Packed) and native.can_write():
-                heading = self._heading
-                written_bytes = native.write_message(
-                    self._descriptor, heading.pattern, heading.places, batch[1:5], *place
-                )
-            else:
-                message = batch_message(as_batch(batch), schema_crc=place[0], number=place[1])
-                written_bytes = _write_all(self._descriptor, message)
-        except OSError:
-            # What comes later must not stand behind half a message.
-            with suppress(OSError):
-                os.ftruncate(self._descriptor, self._size_bytes)
-                os.lseek(self._descriptor, self._size_bytes, os.SEEK_SET)
-            raise
-        self._size_bytes += written_bytes
-        return written_bytes
+        return descriptor
 
     def _end_segment(self, *, is_last: bool) -> None:
         descriptor, self._descriptor = self._descriptor, None

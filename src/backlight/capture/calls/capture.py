@@ -90,6 +90,8 @@ class CallCapture:
 
     def take(self) -> list[FunctionCall]:
         """The calls since the last `take()`, in order."""
+        if not self._book.calls:
+            return []
         book, self._book = self._book, CallBook()
         return book.calls
 
