@@ -35,7 +35,9 @@ class Alarm:
 
     def nonfinite(self, stats: Any, where: Callable[[int], str] | None = None) -> Happening | None:
         """The first value of the run that is not finite."""
-        found = None if self._has_been_nonfinite else first_nonfinite(stats)
+        if self._has_been_nonfinite or getattr(stats, "is_finite", False):
+            return None
+        found = first_nonfinite(stats)
         if found is None:
             return None
         self._has_been_nonfinite = True

@@ -60,7 +60,7 @@ class BlackBox:
 
 def first_nonfinite(rows: Packed | pa.RecordBatch | None) -> dict[str, Any] | None:
     """The first observation of a step that has a NaN or an infinity, or None."""
-    if rows is None or (isinstance(rows, Packed) and rows.is_finite):
+    if rows is None:
         return None
     stats = as_batch(rows)
     # It is asked at every step: where all bytes are 0 there is nothing to find.

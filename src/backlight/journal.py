@@ -125,8 +125,7 @@ class Journal:
             self._put_rows("sites", new_sites)
 
     def record(self, record: StepRecord) -> None:
-        """Write what was captured of a step, and note the step."""
-        self.before_writing()
+        """Write what was captured of a step, and note it. Nothing may wait that comes first."""
         if self._troubles:
             self._tell_troubles()
         if record.stats is not None and record.row["recorded"]:
@@ -142,9 +141,8 @@ class Journal:
         self.steps([row])
 
     def steps(self, rows: list[dict[str, Any]]) -> None:
-        """Note several steps in a row."""
-        if rows:
-            self._put_rows("steps", rows)
+        """Note several steps in a row. Nothing may wait that comes first."""
+        self._rows.setdefault("steps", []).extend(rows)
         for row in rows:
             self._count(row)
 
@@ -155,9 +153,8 @@ class Journal:
         self._secs["recording"] += row["recording_secs"]
 
     def scalars(self, rows: list[dict[str, Any]]) -> None:
-        """Take rows of numbers that the user logged."""
-        if rows:
-            self._put_rows("scalars", rows)
+        """Take rows of numbers that the user logged. Nothing may wait that comes first."""
+        self._rows.setdefault("scalars", []).extend(rows)
 
     def _put_record(self, record: StepRecord) -> None:
         if not self._scribe.is_idle:
@@ -272,7 +269,7 @@ class Journal:
         self._info.recorder = self._account()
         with suppress(OSError):
             self._writer.close()
-        self._try(self._writer.write_info, self._info)
+        self._write([({}, [(self._writer.write_info, (self._info,))])])
         self._tell_troubles()
 
     def _account(self) -> dict[str, Any]:
@@ -342,24 +339,22 @@ class Journal:
         started = _perf()
         for rows, calls in pages:
             # Sites before what names them, steps after what was recorded of them.
+            append_rows = self._writer.append_rows
             if "sites" in rows:
-                self._try(self._writer.append_rows, "sites", rows.pop("sites"))
+                calls.insert(0, (append_rows, ("sites", rows.pop("sites"))))
+            for each in rows.items():
+                calls.append((append_rows, each))
             for write, arguments in calls:
-                self._try(write, *arguments)
-            for table, new in rows.items():
-                self._try(self._writer.append_rows, table, new)
+                if self._is_stopped:
+                    break
+                try:
+                    write(*arguments)
+                except Exception as error:
+                    self._is_stopped = isinstance(error, OSError)
+                    self._troubles.append(error)
         secs = _perf() - started
         self._is_slow = secs > _SLOW_SECS * len(pages)
         self._writing_secs += secs
-
-    def _try(self, write: Callable[..., None], *arguments: Any) -> None:
-        if self._is_stopped:
-            return
-        try:
-            write(*arguments)
-        except Exception as error:
-            self._is_stopped = isinstance(error, OSError)
-            self._troubles.append(error)
 
 
 def without_sketches(stats: Packed | pa.RecordBatch) -> pa.RecordBatch:

@@ -64,10 +64,12 @@ class Ledger:
         try:
             for row in steps:
                 self._schedule.learn(row["kind"], row["duration_secs"], 0.0)
-            self._journal.steps(steps)
+            if steps:
+                self._journal.steps(steps)
         except Exception as error:
             self._guard.catch("writing a step", error)
-        self._journal.scalars(scalars)
+        if scalars:
+            self._journal.scalars(scalars)
         for row in scalars:
             name, value = row["name"], row["value"]
             self.logged[name] = value
@@ -87,7 +89,8 @@ class Ledger:
 
     def wants(self, step: int, kind: str) -> str | None:
         """Why this step is recorded; None if it is not."""
-        self.gather()
+        if self._course is not None and self._course.waiting:
+            self.gather()
         try:
             return self._schedule.wants(step, kind)
         except BacklightError as error:
@@ -118,7 +121,8 @@ class Ledger:
         `where` tells more of where a row, by its order, has a value that is not finite.
         """
         started = _perf()
-        self.gather()
+        if self._course is not None and self._course.waiting:
+            self.gather()
         row, has_stats = record.row, record.stats is not None
         recording_secs = row["recording_secs"] - once_secs if has_stats else 0.0
         self._schedule.learn(row["kind"], row["duration_secs"] - once_secs, recording_secs)
@@ -127,7 +131,9 @@ class Ledger:
             leaving = self.box.hold(record)
         if leaving is not None:
             self._write(leaving)
-        self.happened(row["step"], self._alarm.nonfinite(record.stats, where))
+        happening = self._alarm.nonfinite(record.stats, where)
+        if happening is not None:
+            self.happened(row["step"], happening)
         if self.box.steps:
             self.happened(row["step"], self._alarm.gradient_spike(record.stats))
         if self.anomalies:

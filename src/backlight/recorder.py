@@ -12,7 +12,7 @@ import time
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import torch
 from torch import nn
@@ -43,6 +43,9 @@ from backlight.own.statistic import Statistic, StatisticBook
 from backlight.samples import NeuronSelection, SampleSelection
 from backlight.store.resume import read_progress
 from backlight.store.writer import RunWriter
+
+if TYPE_CHECKING:
+    from backlight.laboratory.recording import FlowRecording
 
 _perf = time.perf_counter
 _MOST_PASSES: Final = 1024
@@ -140,6 +143,8 @@ class Recorder:
         self._captures = 0  # steps that were captured
         self._generation = -1  # of the names, when a module was found that steps begin with
         self._is_finished = self._is_compiled = False
+        self._flows: FlowRecording | None = None  # where the user asked for some
+        self._at_end: list[Callable[[], None]] = []  # called when a step has ended
         enlist(self)
         self._optimizers = Optimizers(
             optimizers,
@@ -221,7 +226,8 @@ class Recorder:
         self._course.is_open = self._is_in_iteration = self._is_given_up = False
         self._kind, self._batch_size = kind, None
         self._must_decide = decide
-        self._optimizers.end()
+        if len(self._optimizers.all) > 1:
+            self._optimizers.end()
         was_captured = self._is_captured
         self._reason = self._ledger.wants(self._course.step + 1, kind)
         self._is_captured = self._reason is not None or self.has_blackbox or decide
@@ -229,13 +235,16 @@ class Recorder:
             self.on_compiled()
         if self._is_captured:
             self._modules.attach()
+            if not was_captured:
+                self._first_forward.disarm()
         elif was_captured:
             self._modules.detach()
             self._observer.owned.release()
-        if self._is_captured or self._is_compiled:
-            self._first_forward.disarm()
-        else:
-            self._first_forward.arm()
+        if not self._is_captured:
+            if self._is_compiled:
+                self._first_forward.disarm()
+            else:
+                self._first_forward.arm()
         self._prepare_course()
 
     def _prepare_course(self) -> None:
@@ -295,7 +304,12 @@ class Recorder:
             self._keeper.begin(batch_size=self._batch_size, holds_all=self._must_decide)
         self._observer.begin(self._course.step, is_keeping=is_keeping)
         self._last_loss = (None, 0, 0)
-        self._look_for_compiled()
+        # Parts of the model may be compiled when they run next: now and then, look at all.
+        times, self._captures = self._captures, self._captures + 1
+        if times & (times - 1) == 0:
+            self._look_for_compiled()
+        if self._flows is not None and (self._reason is not None or self._must_decide):
+            self._flows.begin(self._course.step)
         self.on_tensor = self._observer.on_activation
         if self._following.begin(self._kind, can_follow=not self._is_compiled):
             self._observer.follow(self._following.graphs)
@@ -306,10 +320,7 @@ class Recorder:
         )
 
     def _look_for_compiled(self) -> None:
-        """Parts of the model may be compiled when they run next: now and then, look at all."""
-        times, self._captures = self._captures, self._captures + 1
-        is_due = not self._is_compiled and times & (times - 1) == 0
-        if is_due and self._names.is_compiled(in_parts=True):
+        if not self._is_compiled and self._names.is_compiled(in_parts=True):
             self.on_compiled()
 
     def _stop_following(self) -> tuple[Graph | None, str]:
@@ -406,6 +417,8 @@ class Recorder:
             self._journal.event(self._course.step, "mode", text, -1)
 
     def _next_iteration(self) -> int:
+        if self._flows is not None:
+            self._flows.restart_calls()
         self._observer.iteration = number = self._course.iterations
         self._following.begin_iteration(number)
         self._course.iterations += 1
@@ -478,6 +491,8 @@ class Recorder:
             self._guard.catch("writing a step", error)
         self._course.must_send = True
         self._prepare_step("train")
+        for tell in self._at_end:
+            tell()
 
     def _end_unrecorded(self) -> None:
         """As `_end_step`, for a step of which nothing was captured: most are such."""
@@ -490,9 +505,14 @@ class Recorder:
             self._guard.catch("writing a step", error)
         self._course.must_send = False
         self._prepare_step("train")
+        for tell in self._at_end:
+            tell()
 
     def _take(self, record: StepRecord, samples: Any) -> None:
         """What was captured of the step that ends."""
+        if self._flows is not None:
+            has_backward = self._observer.has_backward
+            record.flows = self._flows.take(self._course.loss, has_backward=has_backward)
         self._observer.owned.observe_rest(self._optimizers.all)
         record.stats = self._observer.reducer.take_packed(self._course.step)
         if self._observer.is_keeping:
@@ -506,7 +526,9 @@ class Recorder:
         if calls:
             record.calls = [_call_row(self._course.step, *each) for each in enumerate(calls)]
         self._observer.end()
-        self._journal.sites(self._sites.take_new())
+        new_sites = self._sites.take_new()
+        if new_sites:
+            self._journal.sites(new_sites)
 
     def _settle(
         self,

@@ -6,14 +6,13 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import torch
 
 from backlight import telling
 from backlight.alarm import Happening
 from backlight.anomaly.watching import WatchedAnomaly
-from backlight.blackbox import StepRecord
 from backlight.capture.apart import is_apart
 from backlight.capture.modules import is_in_backward
 from backlight.capture.sites import ROOT
@@ -24,16 +23,12 @@ from backlight.own.asking import TakesStatistics
 from backlight.recorder import Recorder, Step
 from backlight.schema import Finding
 
-if TYPE_CHECKING:
-    from backlight.laboratory.recording import FlowRecording
-
 
 class Run(Recorder, TakesStatistics):
     """A run that is being recorded. `backlight.watch` makes one."""
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         self._watches: list[FindingWatch] = []
-        self._flows: FlowRecording | None = None
         super().__init__(*arguments, **options)
 
     def __repr__(self) -> str:
@@ -140,22 +135,6 @@ class Run(Recorder, TakesStatistics):
         ends = canonical(source, modules), canonical(sink, modules)
         self._flows.want(Wanted(*ends, every, top, sample, products))
 
-    def _begin_capture(self) -> None:
-        super()._begin_capture()
-        if self._flows is not None and (self._reason is not None or self._must_decide):
-            self._flows.begin(self._course.step)
-
-    def _next_iteration(self) -> int:
-        if self._flows is not None:
-            self._flows.restart_calls()
-        return super()._next_iteration()
-
-    def _take(self, record: StepRecord, samples: Any) -> None:
-        if self._flows is not None:
-            has_backward = self._observer.has_backward
-            record.flows = self._flows.take(self._course.loss, has_backward=has_backward)
-        super()._take(record, samples)
-
     def on_finding(self, tell: Callable[[Finding], Any]) -> None:
         """Call a function for each fault that is found while the run trains, at a step's end.
 
@@ -167,18 +146,11 @@ class Run(Recorder, TakesStatistics):
             return
         with self._guard("starting to diagnose"):
             self._watches.append(FindingWatch(self.path, tell))
+            self._at_end = [self._hear_of_findings]
             self._course.leased_steps = 0
 
     def _lease(self) -> tuple[int, float]:
         return (0, 0.0) if self._watches else super()._lease()
-
-    def _end_step(self, step: Step | None) -> None:
-        super()._end_step(step)
-        self._hear_of_findings()
-
-    def _end_unrecorded(self) -> None:
-        super()._end_unrecorded()
-        self._hear_of_findings()
 
     def _hear_of_findings(self) -> None:
         for watch in self._watches:

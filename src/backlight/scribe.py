@@ -29,12 +29,8 @@ class Scribe(Generic[Item]):
         self._is_closed = False
         self._progress = Condition()
         self._put = self._done = 0
+        self.is_idle = True  # all that was put is written
         self._put_bytes = self._done_bytes = 0
-
-    @property
-    def is_idle(self) -> bool:
-        """Whether all that was put is written."""
-        return self._put == self._done
 
     @property
     def waiting_bytes(self) -> int:
@@ -42,8 +38,10 @@ class Scribe(Generic[Item]):
         return self._put_bytes - self._done_bytes
 
     def put(self, item: Item, size: int = 0) -> None:
-        """Hand over an item that takes `size` bytes; this never waits."""
-        self._put += 1
+        """Hand over an item that takes `size` bytes; this never waits for the disk."""
+        with self._progress:
+            self.is_idle = False
+            self._put += 1
         self._put_bytes += size
         self._waiting.append((item, size))
         if self._thread is None:
@@ -88,4 +86,5 @@ class Scribe(Generic[Item]):
             with self._progress:
                 self._done += len(items)
                 self._done_bytes += size
+                self.is_idle = self._done == self._put
                 self._progress.notify_all()

@@ -34,6 +34,7 @@ class Following:
         self._calls = CallCapture(
             current_module, on_fault=on_fault, around_backward=self.graphs.without_data
         )
+        self.take_calls: Callable[[], list[FunctionCall]] = self._calls.take  # those of the step
         self._watches: defaultdict[str, StructureWatch] = defaultdict(StructureWatch)
         self._times: Counter[str] = Counter()
         self._failures = 0
@@ -110,7 +111,3 @@ class Following:
         """Leave nothing behind, not even what could not be taken away inside a backward pass."""
         self.stop()
         self._calls.detach()
-
-    def take_calls(self) -> list[FunctionCall]:
-        """The functional calls of the step."""
-        return self._calls.take()

@@ -182,6 +182,15 @@ class ModuleCapture(CallHooks):
             self._listener.on_fault("entering a module", error)
         self.hooks_secs += _perf() - started
 
+    def _begin_pass(self) -> bool:
+        """A call begins that no other is around; whether the kernel may see calls by itself."""
+        return (
+            not _is_compiling()
+            and self._listener.on_pass()
+            and self._is_listening
+            and self._generation == self.names.generation
+        )
+
     def _look_for_compiled(self, module: nn.Module) -> None:
         if not self._is_settled and is_compiled(module) and self.names.has(unwrap(module)):
             self._listener.on_compiled()

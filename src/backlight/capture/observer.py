@@ -72,10 +72,12 @@ class Observer(Sights):
         self.step, self.is_open, self.has_backward = step, True, False
         self.is_native = self.reducer.table is not None and self.reducer.own is None
         self.is_plain = self.is_quick = self.is_native and not is_keeping
-        self.iteration = self.backward = 0
+        self.iteration = self._backward = 0
+        self.grad_code = GRAD
         self.recording_secs = 0.0
         self.reducer.clear()
-        self._forget()
+        if self._has_seen:
+            self._forget()
         self._has_seen = True
         self.owned.begin(step)
 
@@ -83,7 +85,8 @@ class Observer(Sights):
         """The step has ended: let go of everything that it saw."""
         self.is_open = False
         self.graph = None
-        self._forget()
+        if self._has_seen:
+            self._forget()
 
     @contextmanager
     def paused(self) -> Iterator[None]:
@@ -95,8 +98,6 @@ class Observer(Sights):
             self.is_open = was_open
 
     def _forget(self) -> None:
-        if not self._has_seen:
-            return
         self._has_seen = False
         self._seen.clear()
         self._hooked.clear()

@@ -195,8 +195,7 @@ class Optimizers:
 
     def end(self) -> None:
         """The step has ended."""
-        if self._updates:
-            self._updates.clear()
+        self._updates.clear()
 
     def detach(self) -> None:
         """Remove every hook."""

@@ -99,10 +99,21 @@ static int see_place(const CallHooks *h, const Sight *sight) {
     return sight->tensor ? see((Sights *)h->sights, sight) : DONE;
 }
 
+/* A call begins that no other is around: a step may begin with it, in Python, and whether it is seen is decided. */
+static int begin_pass(CallHooks *h, PyObject *module) {
+    if (find_callee(h, module) == NULL) return SLOW;
+    PyObject *answer = PyObject_CallMethodObjArgs((PyObject *)h, asked.begin_pass, NULL);
+    int found = answer == NULL ? FAILED : answer == Py_True && h->is_quick ? DONE : SLOW;
+    Py_XDECREF(answer);
+    return found;
+}
+
 static int enter_quickly(CallHooks *h, PyObject *module, PyObject *arguments) {
-    if (!h->is_quick || PyList_Size(h->modules) < 1 || !PyTuple_Check(arguments) || PyTuple_Size(arguments) != 1 ||
-        is_elsewhere(h))
+    int is_outermost = PyList_Size(h->modules) < 1;
+    if (!(h->is_quick || is_outermost) || !PyTuple_Check(arguments) || PyTuple_Size(arguments) != 1 || is_elsewhere(h))
         return SLOW;
+    int found_pass = is_outermost ? begin_pass(h, module) : DONE;
+    if (found_pass != DONE) return found_pass;
     Callee *callee = find_callee(h, module);
     if (callee == NULL || callee->takes_keywords) return SLOW;
     int number = times_of(h, callee) + 1;
@@ -141,8 +152,8 @@ static PyObject *hooks_before(PyObject *self, PyObject *const *given, Py_ssize_t
     CallHooks *h = (CallHooks *)self;
     double started = seconds();
     int found = enter_quickly(h, given[0], given[1]);
+    h->hooks_secs += seconds() - started; /* a step may have begun */
     if (found == SLOW) return PyObject_CallMethodObjArgs(self, asked.slow_before, given[0], given[1], NULL);
-    h->hooks_secs += seconds() - started;
     return found == DONE ? nothing() : tell_fault(self, "entering a module");
 }
 

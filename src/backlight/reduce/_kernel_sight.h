@@ -24,7 +24,7 @@ static double seconds(void) {
 static struct {
     PyObject *version, *requires_grad, *is_leaf, *grad_fn, *backward_hooks, *register_hook_dict, *ours; /* names */
     PyObject *ordered_dict, *graph_task, *tracing_state, *threads_apart;
-    PyObject *slow_hook, *slow_grad, *slow_before, *slow_after, *slow_parameter_grad, *fail; /* names of methods */
+    PyObject *begin_pass, *slow_hook, *slow_grad, *slow_before, *slow_after, *slow_parameter_grad, *fail; /* names of methods */
     PyObject *grad, *step;
 } asked;
 
@@ -460,6 +460,7 @@ static int name_what_is_asked(void) {
         {&asked.backward_hooks, "_backward_hooks"},
         {&asked.register_hook_dict, "_register_hook_dict"},
         {&asked.ours, "backlight"},
+        {&asked.begin_pass, "_begin_pass"},
         {&asked.slow_hook, "_hook"},
         {&asked.slow_grad, "_on_grad"},
         {&asked.slow_before, "_before_call"},
