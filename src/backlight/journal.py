@@ -130,8 +130,7 @@ class Journal:
             self._tell_troubles()
         if record.stats is not None and record.row["recorded"]:
             self._put_record(record)
-        self._rows.setdefault("steps", []).append(record.row)
-        self._count(record.row)
+        self.steps([record.row])
         if record.row["recorded"]:
             self._totals["recorded_steps"] += 1
             self._hand_over()
@@ -143,14 +142,12 @@ class Journal:
     def steps(self, rows: list[dict[str, Any]]) -> None:
         """Note several steps in a row. Nothing may wait that comes first."""
         self._rows.setdefault("steps", []).extend(rows)
+        self._totals["steps"] += len(rows)
+        secs = self._secs
         for row in rows:
-            self._count(row)
-
-    def _count(self, row: dict[str, Any]) -> None:
-        self._is_last_recorded = row["recorded"]
-        self._totals["steps"] += 1
-        self._secs["training"] += row["duration_secs"]
-        self._secs["recording"] += row["recording_secs"]
+            self._is_last_recorded = row["recorded"]
+            secs["training"] += row["duration_secs"]
+            secs["recording"] += row["recording_secs"]
 
     def scalars(self, rows: list[dict[str, Any]]) -> None:
         """Take rows of numbers that the user logged. Nothing may wait that comes first."""

@@ -68,13 +68,14 @@ class Ledger:
                 self._journal.steps(steps)
         except Exception as error:
             self._guard.catch("writing a step", error)
+        losses = []
+        for row in scalars:
+            self.logged[row["name"]] = row["value"]
+            if row["name"] == "loss":
+                losses.append(row["value"])
         if scalars:
             self._journal.scalars(scalars)
-        for row in scalars:
-            name, value = row["name"], row["value"]
-            self.logged[name] = value
-            if name == "loss":
-                self._alarm.remember([value])
+            self._alarm.remember(losses)
 
     def lease(self, step: int, kind: str) -> tuple[int, float]:
         """For how many steps after one that is not wanted, and seconds, none is looked at."""
