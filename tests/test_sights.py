@@ -99,6 +99,46 @@ def test_of_a_plain_step_no_call_and_no_gradient_is_left_to_python(tmp_path, in_
     assert in_python["_before_call", 0] > 0  # or nothing would be counted at all
 
 
+class TestParametersThatAreHookedNowAndThen:
+    def test_plain_ones_are_not_left_to_python(self, tmp_path, monkeypatch):
+        left: Counter[str] = Counter()
+        for name in ("_hook", "_unhook"):
+            original = getattr(OwnedCapture, name)
+
+            def counting(self: Any, place: Any, name: str = name, original: Any = original) -> None:
+                left[name] += place is not None
+                original(self, place)
+
+            monkeypatch.setattr(OwnedCapture, name, counting)
+        model = layers()
+        optimizer = adam(model)
+        model[2].bias.register_hook(lambda grad: None)
+        with backlight.watch(model, optimizer, root=tmp_path, every=2):
+            for _ in range(STEPS):
+                train(model, optimizer, torch.ones(2, 3))
+        assert left == {"_hook": 4, "_unhook": 4}  # that with a hook of the user's, at each of four
+
+    @pytest.mark.parametrize("step", range(4))
+    def test_whatever_becomes_of_them_nothing_is_left_on_them(self, step, tmp_path):
+        model = layers()
+        optimizer = adam(model)
+        with backlight.watch(model, optimizer, root=tmp_path, every=2) as run:
+            for number in range(6):
+                loss = model(torch.ones(2, 3)).square().mean()
+                if number == step:
+                    old, model[2].weight = model[2].weight, nn.Parameter(torch.ones(4, 5))
+                    optimizer.add_param_group({"params": [model[2].weight]})
+                    handle = model[4].weight.register_hook(lambda grad: 0 * grad)
+                loss.backward()
+                optimizer.step()
+                if number == step + 1:
+                    handle.remove()
+        for parameter in (old, *model.parameters()):
+            assert not parameter._backward_hooks
+        grads = {row["step"] for row in rows(run.path) if row["site"] == "4.weight"}
+        assert grads == {0, 2, 4}
+
+
 def rows(path: Path) -> list[dict[str, Any]]:
     names = {site["site"]: site["name"] for site in read(path, "sites")}
     return [{**row, "site": names[row["site"]]} for row in read(path, "stats")]
