@@ -603,6 +603,32 @@ class TestHarm:
         assert any(row["name"] == "layer:out.0" for row in observations(run.path))
         assert not any(row["name"].startswith("same") for row in observations(run.path))
 
+    def test_a_tensor_that_loses_its_storage_later_is_not_read_then(self, root):
+        class Freed(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.layer, self.same = nn.Linear(3, 3), nn.Identity()
+                self.times = 0
+
+            def forward(self, x):
+                self.times += 1
+                memory = torch.ones(100, 100)
+                parts = memory, memory[10:]
+                if self.times > 6:  # by then the calls are known, and seen without Python
+                    memory.untyped_storage().resize_(0)
+                for part in parts:
+                    self.same(part)
+                return self.layer(x)
+
+        model = Freed()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        with backlight.watch(model, optimizer, root=root, every=1) as run:
+            for _ in range(9):
+                model(torch.ones(2, 3)).sum().backward()
+                optimizer.step()
+        steps = {row["step"] for row in observations(run.path) if row["name"].startswith("same")}
+        assert steps == set(range(6))
+
     def test_passes_that_no_optimizer_ends_do_not_gather_for_ever(self, root, monkeypatch):
         monkeypatch.setattr(capture_modules, "MOST_CALLS", 5)
         problem = models.mlp()

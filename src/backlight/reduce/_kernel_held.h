@@ -80,7 +80,7 @@ static int see_made(Sights *s, Held *held, PyObject *grad) {
     Table *table = (Table *)s->table;
     Job job;
     int64_t version;
-    if (!s->is_native || find_tensor(grad, &job.tensor) || version_of(grad, &version)) return SLOW;
+    if (!s->is_native || find_live(grad, &job.tensor) || version_of(grad, &version)) return SLOW;
     start_row(&job.row, job.tensor.dtype, table->order, s->iteration);
     job.row.site = held->site;
     job.row.quantity = (int16_t)s->grad_code;

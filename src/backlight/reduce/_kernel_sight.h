@@ -158,6 +158,13 @@ static int find_tensor(PyObject *tensor, Tensor *read) {
     return SLOW;
 }
 
+/* The same, for what a module is called with or returns, and for a gradient. */
+static int find_live(PyObject *tensor, Tensor *read) {
+    if (read_live(tensor, read) == READ) return DONE;
+    PyErr_Clear();
+    return SLOW;
+}
+
 /* How often it was changed in place; SLOW for one of inference mode, which counts no changes. */
 static int version_of(PyObject *tensor, int64_t *version) {
     PyObject *number = PyObject_GetAttr(tensor, asked.version);
@@ -171,7 +178,7 @@ static int version_of(PyObject *tensor, int64_t *version) {
 }
 
 static int prepare_sight(Sight *sight, PyObject *tensor) {
-    if (find_tensor(tensor, &sight->read) || version_of(tensor, &sight->version)) return SLOW;
+    if (find_live(tensor, &sight->read) || version_of(tensor, &sight->version)) return SLOW;
     Tensor ordered = sight->read;
     sight->digest = quick_digest(&ordered);
     sight->tensor = tensor;
@@ -307,7 +314,7 @@ static PyObject *tell_fault(PyObject *self, const char *doing) {
 
 static int see_gradient(Sights *s, Seen *seen, PyObject *grad) {
     Tensor read;
-    if (!s->is_plain || seen->length == 0 || find_tensor(grad, &read)) return SLOW;
+    if (!s->is_plain || seen->length == 0 || find_live(grad, &read)) return SLOW;
     turn_to_next(seen);
     const Where *at = seen->where + seen->first, *end = seen->where + seen->length;
     int64_t row = observe_read(s, &read, at->site, s->grad_code, at->iteration, -1);
