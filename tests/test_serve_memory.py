@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import re
 import resource
@@ -25,7 +26,9 @@ import backlight
 from backlight.schema import STATS
 from backlight.serve import library
 from backlight.serve.library import Library
+from backlight.store import queries
 from backlight.store.layout import list_sources
+from backlight.store.reader import RunReader
 from backlight.store.runs import find_runs
 
 STEPS, SITES, PAGES = 600, 60, 10
@@ -82,6 +85,53 @@ def test_what_many_questions_needed_goes_back_to_the_system(root: Path) -> None:
         with ThreadPoolExecutor(PAGES) as pages:
             assert min(pages.map(ask, QUESTIONS * PAGES)) > 1000
         assert comes_to_hold(lambda: resident_mb(server.pid) < rows_mb + MOST_MB)
+
+
+class MallocInfo(ctypes.Structure):
+    """What malloc.h calls `mallinfo2`."""
+
+    _fields_ = [
+        (name, ctypes.c_size_t)
+        for name in ("arena", "free", "_", "_", "mapped", "_", "_", "used", "_", "_")
+    ]
+
+
+def in_use_kb() -> float:
+    """What was taken from the C library, and not given back to it."""
+    gc.collect()
+    ask = ctypes.CDLL(None).mallinfo2
+    ask.restype = MallocInfo
+    info = ask()
+    return float(info.used + info.mapped) / 1024
+
+
+@pytest.mark.skipif(
+    sys.platform != "linux" or not hasattr(ctypes.CDLL(None), "mallinfo2"),
+    reason="only the C library of GNU says what is in use",
+)
+def test_the_database_does_not_remember_all_questions(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reader = RunReader(write_sample_run(root, steps=20, sites=4))
+    reader.refresh()
+
+    def grown_kb(questions: int) -> float:
+        before = in_use_kb()
+        for _ in range(questions):
+            reader.scalars()
+        return in_use_kb() - before
+
+    def take_a_new_one_after(questions: int) -> None:
+        monkeypatch.setattr(queries, "QUESTIONS_PER_DATABASE", questions)
+        monkeypatch.setattr(queries, "_databases", queries._Databases())
+        reader.scalars()
+
+    most_kb = 8 * 1024 / queries.QUESTIONS_PER_DATABASE
+    take_a_new_one_after(1000)
+    remembered_kb = grown_kb(25) / 25
+    assert 1 < remembered_kb < most_kb  # where it is nothing, no new ones need be taken
+    take_a_new_one_after(5)
+    assert grown_kb(25) < 10 * remembered_kb
 
 
 def test_compaction_is_done_by_a_process_of_its_own(
