@@ -26,7 +26,8 @@ import backlight
 from backlight.schema import STATS
 from backlight.serve import library
 from backlight.serve.library import Library
-from backlight.store import queries
+from backlight.store import queries, streams
+from backlight.store.compact import compact
 from backlight.store.layout import list_sources
 from backlight.store.reader import RunReader
 from backlight.store.runs import find_runs
@@ -180,6 +181,25 @@ def test_the_list_does_not_wait_for_a_run_that_is_being_read(root: Path) -> None
     with ThreadPoolExecutor(1) as elsewhere, reader._lock:  # as while it reads
         (told,), problems = elsewhere.submit(shared.summaries).result(timeout=WAIT_SECS)
     assert (told["steps"], problems) == (20, [])
+
+
+def test_steps_are_not_held_twice_where_some_were_compacted(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(streams, "SEGMENT_BYTES", 20_000)
+    run = SampleRun(root, "demo", "live", sites=4, seed=0)
+    for step in range(60):
+        run.append_step(step)
+    reader = RunReader(run.path)
+    reader.refresh()
+    compact(run.path)
+    run.append_step(60)
+    reader.refresh()
+    sources = list_sources(run.path / "steps")
+    assert sources.parts and sources.streams
+    assert reader.steps() is reader.snapshot.held["steps"]
+    assert reader.steps()["step"].to_pylist() == list(range(61))
+    run.end("finished")
 
 
 def test_an_answer_about_one_step_keeps_no_rows_that_were_replaced(root: Path) -> None:
