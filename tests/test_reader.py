@@ -459,7 +459,7 @@ def test_the_database_reaches_nothing_but_its_tables(tmp_path: Path, statement: 
     import duckdb
 
     pa_table = pa.table({"a": [1]})
-    cursor = queries._database().cursor()
+    cursor = queries._databases.cursor()
     with pytest.raises(duckdb.Error):
         cursor.execute(statement.format(folder=tmp_path))
     assert pa_table.num_rows == 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import re
 import resource
@@ -25,7 +26,10 @@ import backlight
 from backlight.schema import STATS
 from backlight.serve import library
 from backlight.serve.library import Library
+from backlight.store import queries, streams
+from backlight.store.compact import compact
 from backlight.store.layout import list_sources
+from backlight.store.reader import RunReader
 from backlight.store.runs import find_runs
 
 STEPS, SITES, PAGES = 600, 60, 10
@@ -84,6 +88,53 @@ def test_what_many_questions_needed_goes_back_to_the_system(root: Path) -> None:
         assert comes_to_hold(lambda: resident_mb(server.pid) < rows_mb + MOST_MB)
 
 
+class MallocInfo(ctypes.Structure):
+    """What malloc.h calls `mallinfo2`."""
+
+    _fields_ = [
+        (name, ctypes.c_size_t)
+        for name in ("arena", "free", "_", "_", "mapped", "_", "_", "used", "_", "_")
+    ]
+
+
+def in_use_kb() -> float:
+    """What was taken from the C library, and not given back to it."""
+    gc.collect()
+    ask = ctypes.CDLL(None).mallinfo2
+    ask.restype = MallocInfo
+    info = ask()
+    return float(info.used + info.mapped) / 1024
+
+
+@pytest.mark.skipif(
+    sys.platform != "linux" or not hasattr(ctypes.CDLL(None), "mallinfo2"),
+    reason="only the C library of GNU says what is in use",
+)
+def test_the_database_does_not_remember_all_questions(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reader = RunReader(write_sample_run(root, steps=20, sites=4))
+    reader.refresh()
+
+    def grown_kb(questions: int) -> float:
+        before = in_use_kb()
+        for _ in range(questions):
+            reader.scalars()
+        return in_use_kb() - before
+
+    def take_a_new_one_after(questions: int) -> None:
+        monkeypatch.setattr(queries, "QUESTIONS_PER_DATABASE", questions)
+        monkeypatch.setattr(queries, "_databases", queries._Databases())
+        reader.scalars()
+
+    most_kb = 8 * 1024 / queries.QUESTIONS_PER_DATABASE
+    take_a_new_one_after(1000)
+    remembered_kb = grown_kb(25) / 25
+    assert 1 < remembered_kb < most_kb  # where it is nothing, no new ones need be taken
+    take_a_new_one_after(5)
+    assert grown_kb(25) < 10 * remembered_kb
+
+
 def test_compaction_is_done_by_a_process_of_its_own(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -130,6 +181,25 @@ def test_the_list_does_not_wait_for_a_run_that_is_being_read(root: Path) -> None
     with ThreadPoolExecutor(1) as elsewhere, reader._lock:  # as while it reads
         (told,), problems = elsewhere.submit(shared.summaries).result(timeout=WAIT_SECS)
     assert (told["steps"], problems) == (20, [])
+
+
+def test_steps_are_not_held_twice_where_some_were_compacted(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(streams, "SEGMENT_BYTES", 20_000)
+    run = SampleRun(root, "demo", "live", sites=4, seed=0)
+    for step in range(60):
+        run.append_step(step)
+    reader = RunReader(run.path)
+    reader.refresh()
+    compact(run.path)
+    run.append_step(60)
+    reader.refresh()
+    sources = list_sources(run.path / "steps")
+    assert sources.parts and sources.streams
+    assert reader.steps() is reader.snapshot.held["steps"]
+    assert reader.steps()["step"].to_pylist() == list(range(61))
+    run.end("finished")
 
 
 def test_an_answer_about_one_step_keeps_no_rows_that_were_replaced(root: Path) -> None:

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 _ARENAS: Final = 2
 _ARENAS_OPTION: Final = -8  # M_ARENA_MAX of malloc.h
-_GIVE_BACK_EVERY_SECS: Final = 10.0
+_GIVE_BACK_EVERY_SECS: Final = 2.0
 
 
 def be_frugal() -> None:

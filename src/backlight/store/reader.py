@@ -115,8 +115,9 @@ class RunReader:
             self._adopt_rows(name, new.get(name, Change()))
         held, parts = dict(self._snapshot.held), dict(self._snapshot.parts)
         for name in {*touched, *new}:
-            growing = self._growing[name].values()
-            pieces = [piece for each in growing for piece in each.pieces]
+            # In the order of their segments, so that most who ask need not sort a copy.
+            growing = sorted(self._growing[name].items())
+            pieces = [piece for _, each in growing for piece in each.pieces]
             held[name] = pa.Table.from_batches(pieces, TABLES[name].append(RANK))
             parts[name] = tuple(self._parts[name].values())
         recorded = self._recorded_steps(new.get("stats", Change()))

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from threading import Lock
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
@@ -20,7 +20,29 @@ from backlight.errors import BacklightError
 if TYPE_CHECKING:
     import duckdb
 
-_lock = Lock()
+QUESTIONS_PER_DATABASE: Final = 300
+"""A database remembers each buffer that it ever took, which is up to 10 KB for a question, and
+forgets none before it has 25,000 or more of a size: a viewer would grow by tens of MB."""
+
+
+class _Databases:
+    """One database for the whole process, and now and then a new one."""
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._left = 0
+
+    def cursor(self) -> duckdb.DuckDBPyConnection:
+        """For one question: what is registered belongs to it alone."""
+        with self._lock:
+            if not self._left:
+                # Questions that are still under way keep theirs until they are answered.
+                self._database, self._left = _connect(), QUESTIONS_PER_DATABASE
+            self._left -= 1
+            return self._database.cursor()
+
+
+_databases = _Databases()
 
 
 def query(name: str, tables: Mapping[str, pa.Table], **parameters: Any) -> pa.Table:
@@ -32,8 +54,7 @@ def query(name: str, tables: Mapping[str, pa.Table], **parameters: Any) -> pa.Ta
     """
     import duckdb
 
-    with _lock:
-        cursor = _database().cursor()
+    cursor = _databases.cursor()
     try:
         for table, rows in tables.items():
             cursor.register(table, rows)
@@ -52,9 +73,7 @@ def _text(name: str) -> str:
     return Path(__file__).with_name(f"{name}.sql").read_text(encoding="utf-8")
 
 
-@cache
-def _database() -> duckdb.DuckDBPyConnection:
-    """One database for the whole process: what is registered belongs to each cursor alone."""
+def _connect() -> duckdb.DuckDBPyConnection:
     import duckdb
 
     database = duckdb.connect(
