@@ -1,8 +1,9 @@
 """Watches a run while it is written, and says whether what the page and the server hold grows.
 
 `python benchmarks/viewer_live.py --minutes 10`: as many steps as an hour of five a second has, one
-view after another, and each minute what is held after everything that can be thrown away is. 16,000
-steps are there already, so that what is shown of a run has reached its full size.
+view after another, and each minute what is held after everything that can be thrown away is. 80,000
+steps are there already, so that what is shown of a run has nearly reached its full size: of each
+stretch the page has what stands out, and the longer a stretch is, the fewer of these are the same.
 
 The server also has in memory the statistics that are not compacted yet, which are at most a few
 segments and go up and down with them, some times in ten minutes; and the rows of `steps`, `scalars`
@@ -29,11 +30,15 @@ from browser import chromium, serving, training  # isort: skip
 
 VIEWS = ("overview", "heatmap", "tensor", "pins", "curves", "log")
 SITE = "blocks.0.attn:out.0"
-STEPS = 16_000
+STEPS = 80_000
+DIFFERENT = 600
+"""So many steps have statistics of their own; they come again and again."""
 WRITE_SECS = 600.0
 STAY_SECS = 10
 EVERY_SECS = 0.2 / 6
 """After so many seconds there is another step."""
+TRAINING = ("--name", "now", "--steps", str(STEPS), "--different", str(DIFFERENT))
+TRAINING += ("--every-secs", str(EVERY_SECS))
 WARM_UP_ROUNDS = 2
 """The first round loads the views' code; the second still compiles some of it."""
 FEW_PERCENT = 10.0
@@ -142,7 +147,7 @@ def main() -> None:
         with (
             serving(root) as (address, server),
             chromium() as browser,
-            training(root, "--name", "now", "--steps", str(STEPS), "--every-secs", str(EVERY_SECS)),
+            training(root, *TRAINING),
             opened(browser, address) as (page, meter),
         ):
             watched = Server(server.pid, root / "demo" / "now")

@@ -49,14 +49,29 @@ def write_sample_run(
 
 
 class SampleRun:
-    """A run that is written step by step."""
+    """A run that is written step by step.
 
-    def __init__(self, root: Path, project: str, name: str, *, sites: int, seed: int) -> None:
+    With `different`, so many steps have statistics of their own, which then come again and again:
+    a run of very many steps is written quickly.
+    """
+
+    def __init__(
+        self,
+        root: Path,
+        project: str,
+        name: str,
+        *,
+        sites: int,
+        seed: int,
+        different: int | None = None,
+    ) -> None:
         self.path = create_run_folder(root, project, name)
         self.writer = RunWriter(self.path)
         self.sites = make_sites(sites)
         self.places = observed_places(self.sites)
         self.rng = np.random.default_rng(seed)
+        self.different = different
+        self.made: dict[int, pa.RecordBatch] = {}
         self.loss = 4.0
         self.info = RunInfo(
             format=FORMAT_VERSION,
@@ -83,7 +98,7 @@ class SampleRun:
         """Append one step: its statistics where it is recorded, its scalars, and its times."""
         recorded = is_recorded(step)
         if recorded:
-            self.writer.append("stats", stats_batch(step, self.places, self.rng, poisoned))
+            self.writer.append("stats", self._stats(step, poisoned))
         noise = float(self.rng.normal()) * 0.05
         self.loss = float("nan") if poisoned else 0.4 + 3.6 * float(np.exp(-step / 80)) + noise
         now = time.time()
@@ -99,6 +114,16 @@ class SampleRun:
             "steps",
             [{"step": step, "kind": kind, "recorded": recorded, "reason": reason, **times}],
         )
+
+    def _stats(self, step: int, poisoned: bool) -> pa.RecordBatch:
+        if self.different is None:
+            return stats_batch(step, self.places, self.rng, poisoned)
+        like = step % self.different
+        if like not in self.made:
+            self.made[like] = stats_batch(step, self.places, self.rng, poisoned)
+        made = self.made[like]
+        steps = pa.array(np.full(made.num_rows, step), pa.int64())
+        return made.set_column(0, STATS.field("step"), steps)
 
     def append_note(self, step: int, text: str) -> None:
         """Append a note, as `run.note(…)` would."""
@@ -256,15 +281,16 @@ def main() -> None:
     parser.add_argument("--with-nan", action="store_true")
     parser.add_argument("--live", action="store_true")
     parser.add_argument("--every-secs", type=float, default=0.2, help="with --live")
+    parser.add_argument("--different", type=int, help="steps of their own statistics, with --live")
     options = vars(parser.parse_args())
-    every_secs = options.pop("every_secs")
+    every_secs, different = options.pop("every_secs"), options.pop("different")
     if options.pop("live"):
-        write_live(options, every_secs)
+        write_live(options, every_secs, different)
     else:
         print(write_sample_run(options.pop("root"), **options))
 
 
-def write_live(options: dict[str, Any], every_secs: float) -> None:
+def write_live(options: dict[str, Any], every_secs: float, different: int | None) -> None:
     """Write the first steps at once and then one after the other, until interrupted."""
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's job may have none
     run = SampleRun(
@@ -273,6 +299,7 @@ def write_live(options: dict[str, Any], every_secs: float) -> None:
         options["name"],
         sites=options["sites"],
         seed=options["seed"],
+        different=different,
     )
     print(run.path, flush=True)
     for step in range(options["steps"]):
