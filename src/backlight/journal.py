@@ -154,8 +154,7 @@ class Journal:
         self._rows.setdefault("scalars", []).extend(rows)
 
     def _put_record(self, record: StepRecord) -> None:
-        if not self._scribe.is_idle:
-            self._leave_out(record)
+        self._leave_out(record)
         stats, samples, values = record.stats, record.samples, record.values
         if stats is None:
             return
@@ -174,7 +173,7 @@ class Journal:
 
     def _leave_out(self, record: StepRecord) -> None:
         """Where the disk cannot keep up: raw values, then sketches, then statistics."""
-        waiting = self._scribe.waiting_bytes
+        waiting = 0 if self._scribe.is_idle else self._scribe.waiting_bytes
         if waiting <= MOST_WAITING_BYTES // 2:
             return
         if not self._left_out:
