@@ -74,6 +74,7 @@ export class OpenRun {
 
   private pending: RunChange | null = null;
   private isFetching = false;
+  private isClosed = false;
   /** The last step whose kind was known when scalars were asked for. */
   private settled: number | null = null;
   /** When all scalars were asked for, and how many points of one that were. */
@@ -84,14 +85,14 @@ export class OpenRun {
     readonly id: string,
   ) {
     this.muted = new Muted(id);
-    this.held = new HeldSteps(connector, id);
+    this.held = new HeldSteps(connector, id, () => !this.isClosed);
   }
 
   open(): () => void {
-    let isClosed = false;
     let stopWatching = () => {};
+    this.isClosed = false;
     void this.loadDetail().then(() => {
-      if (isClosed || !this.detail) return;
+      if (this.isClosed || !this.detail) return;
       const { summary, rows } = this.detail;
       this.change({ summary, rows });
       stopWatching = this.connector.watchRun(this.id, {
@@ -102,7 +103,7 @@ export class OpenRun {
       });
     });
     return () => {
-      isClosed = true;
+      this.isClosed = true;
       stopWatching();
       this.diagnosis.stop();
     };
@@ -153,7 +154,7 @@ export class OpenRun {
   private async catchUp(): Promise<void> {
     if (this.isFetching) return;
     this.isFetching = true;
-    while (this.pending) {
+    while (this.pending && !this.isClosed) {
       const change = this.pending;
       this.pending = null;
       try {

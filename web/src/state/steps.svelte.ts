@@ -69,6 +69,8 @@ export class HeldSteps {
   constructor(
     private readonly connector: Connector,
     private readonly id: string,
+    /** Whether the run is still shown: with whoever shows it, what is derived here is gone. */
+    private readonly isShown: () => boolean,
   ) {}
 
   /** Asks for what is new. */
@@ -136,7 +138,7 @@ export class HeldSteps {
 
   /** One after another: what is asked for last is the newest. */
   private queued(ask: () => Promise<void>): Promise<void> {
-    const done = this.queue.then(ask);
+    const done = this.queue.then(() => (this.isShown() ? ask() : undefined));
     this.queue = done.catch(() => {}); // whoever asked is told; who comes next asks all the same
     return done;
   }
