@@ -8,10 +8,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import torch
 from browser import chromium, watched_page
 from playwright.sync_api import Browser, Page, expect
 from small_runs import HOSTILE, record
 
+import backlight
 from backlight.errors import BacklightError
 from backlight.export import Exported, export_run
 from backlight.export.questions import ANSWERED, NOT_ANSWERED
@@ -73,6 +75,32 @@ def test_a_size_that_is_stated_is_kept(run: Path, tmp_path: Path, exported: Expo
     found = export_run(run, tmp_path / "run.html", size_bytes=most, most_steps=12)
     assert found.size_bytes <= most
     assert re.search(r"Of 12 recorded steps [2-9] can be looked into", " ".join(found.thinned))
+
+
+def test_raw_values_are_left_out_before_a_step_is(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    model = torch.nn.Linear(2, 4000)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    options = {"project": "tests", "name": "wide", "root": tmp_path, "every": 1, "samples": 8}
+    with backlight.watch(model, optimizer, **options) as run:
+        for _ in range(4):
+            optimizer.zero_grad()
+            model(torch.randn(8, 2)).square().mean().backward()
+            optimizer.step()
+    whole = export_run(run.path, tmp_path / "whole.html")
+    least = export_run(run.path, tmp_path / "less.html", size_bytes=whole.size_bytes - 500_000)
+    assert least.size_bytes <= whole.size_bytes - 500_000
+    assert "Raw values are there of" in " ".join(least.thinned)
+    assert "can be looked into" not in " ".join(least.thinned)
+
+
+def test_a_run_without_a_step_is_exported(tmp_path: Path) -> None:
+    model = torch.nn.Linear(2, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with backlight.watch(model, optimizer, project="tests", name="empty", root=tmp_path) as run:
+        pass
+    exported = export_run(run.path, tmp_path / "empty.html")
+    assert exported.path.stat().st_size == exported.size_bytes
 
 
 def test_a_project_is_not_a_run(run: Path, tmp_path: Path) -> None:

@@ -189,6 +189,40 @@ def test_a_lost_connection_is_shown(browser: Browser, runs: Path) -> None:
         opened.__exit__(None, None, None)
 
 
+def test_a_viewer_that_comes_back_answers_what_was_asked_meanwhile(
+    browser: Browser, runs: Path
+) -> None:
+    with viewer(runs) as address:
+        opened = watched_page(browser, address)
+        page, watch = opened.__enter__()
+        page.goto("#/demo/healthy/tensor?site=blocks.0.attn:out.0&step=40")
+        expect(page.locator("main")).to_contain_text("rms")
+    page.keyboard.press("4")  # a view whose code is not there yet
+    expect(page.locator("main").get_by_role("alert")).to_contain_text("still running")
+    with viewer(runs, port=urlsplit(address).port or 0):
+        wait_until_drawn(page, CELLS)
+        watch.faults[:] = [fault for fault in watch.faults if "ERR_" not in fault]
+        opened.__exit__(None, None, None)
+
+
+def test_a_run_that_is_yet_to_be_written_is_waited_for(browser: Browser, tmp_path: Path) -> None:
+    with viewer(tmp_path) as address, watched_page(browser, address) as (page, watch):
+        page.goto("#/demo/soon/overview")
+        expect(page.get_by_role("alert")).to_contain_text("no run")
+        with training(tmp_path, "--name", "soon"):
+            expect(page.get_by_label("loss over steps")).to_be_visible()
+        watch.faults[:] = [fault for fault in watch.faults if "404" not in fault]
+
+
+def test_what_is_no_step_is_not_taken_for_one(page: Page) -> None:
+    page.goto("#/demo/healthy/overview?step=40")
+    field = page.get_by_label("step", exact=True)
+    for typed, there in (("abc", "40"), ("50", "50")):
+        field.fill(typed)
+        field.press("Enter")
+        expect(field).to_have_value(there)
+
+
 # Overview
 
 

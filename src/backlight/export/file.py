@@ -95,6 +95,7 @@ class _Export:
         self.viewer = InProcess(run.path)
         self.path = run_path(run.project, run.name)
         self.packs, self.thinned, self.is_exact = Packs(), [_origin(run)], True
+        self.over_bytes = 0  # what the last step that did not fit would have taken
         self.page_bytes = sum(len(piece.encode()) for piece in single_file())
         detail = json.loads(self._get(Question(self.path)))
         self.quantities: list[str] = detail["quantities"]
@@ -148,10 +149,12 @@ class _Export:
             share = _SITES_SHARE if detail != LEVELS[-1] else 1.0
             if needed <= self._left_bytes * share:
                 return detail
-        least = self.page_bytes + self.packs.size_bytes + needed / _SITES_SHARE
-        raise BacklightError(
+        raise self._too_large(self.page_bytes + self.packs.size_bytes + needed / _SITES_SHARE)
+
+    def _too_large(self, least_bytes: float) -> BacklightError:
+        return BacklightError(
             f"{self.run.name!r} does not fit {size(self.size_bytes)}: pass a --size of at least "
-            f"about {size(round(least))}."
+            f"about {size(round(least_bytes))}."
         )
 
     def _size_of(self, questions: Iterable[Question]) -> int:
@@ -173,16 +176,22 @@ class _Export:
         graphs = {row["step"]: row["graph"] for row in rows}
         known: dict[str, str] = {}
         kept: set[int] = set()
+        with_values: int | None = None  # so many have their raw values, the others do not fit so
         for step in order[:most_steps]:
             self.on_progress("steps", len(kept) / min(most_steps, len(order)))
-            mark = self.packs.mark()
-            self._tell_of_step(step, graphs[step], known, is_early=len(kept) < _EXPONENT_STEPS)
-            self.packs.close()
-            if self._left_bytes < 0 and len(kept) >= _LEAST_STEPS:
-                self.packs.back_to(mark)
+            is_early, has_values = len(kept) < _EXPONENT_STEPS, with_values is None
+            is_told = self._fits(step, graphs[step], known, is_early, has_values)
+            if not is_told and has_values:
+                with_values = len(kept)
+                is_told = self._fits(step, graphs[step], known, is_early, False)
+            if not is_told:
                 break
             kept.add(step)
+        if len(kept) < min(_LEAST_STEPS, len(order)):
+            raise self._too_large(self.size_bytes - self._left_bytes + self.over_bytes)
         self._put_steps(steps, kept)
+        if with_values is not None and with_values < len(kept):
+            self.thinned.append(f"Raw values are there of {with_values or 'none'} of the steps.")
         if len(kept) > _EXPONENT_STEPS:
             some = ", ".join(map(str, sorted(order[:_EXPONENT_STEPS])))
             self.thinned.append(f"Histograms of exponents are there of steps {some}.")
@@ -191,8 +200,24 @@ class _Export:
                 f"Of {len(order)} recorded steps {len(kept)} can be looked into, well spread."
             )
 
+    def _fits(
+        self, step: int, graph: str, known: dict[str, str], is_early: bool, has_values: bool
+    ) -> bool:
+        """Put what is told of a step; where that is too much, nothing of it."""
+        mark, before = self.packs.mark(), dict(known)
+        self._tell_of_step(step, graph, known, is_early, has_values)
+        self.packs.close()
+        if self._left_bytes >= 0:
+            return True
+        self.over_bytes = -self._left_bytes
+        self.packs.back_to(mark)
+        known.clear()
+        known.update(before)
+        self.over_bytes += self._left_bytes
+        return False
+
     def _tell_of_step(
-        self, step: int, graph: str, known: dict[str, str], *, is_early: bool
+        self, step: int, graph: str, known: dict[str, str], is_early: bool, has_values: bool
     ) -> None:
         alike = [
             Question(f"{self.path}/graph", (("step", step),)),
@@ -209,6 +234,8 @@ class _Export:
             for quantity in self.quantities:
                 self._put_exponents(exponents(self.path, step, quantity, self.sites))
         self._put(of_step(self.path, step, self.quantities, [*self.statistics, NORM]))
+        if not has_values:
+            return
         kept = {(name, entry.quantity) for name, _, entry in self.run.values(steps=step)}
         numbers = self._site_numbers()
         self._put(values_of(self.path, step, numbers[name], quantity) for name, quantity in kept)
@@ -226,7 +253,8 @@ class _Export:
 
     def _put_steps(self, steps: pa.Table, kept: set[int]) -> None:
         """The kept steps, of each kind and of all, as if no others had been recorded."""
-        steps = steps.filter(pa.array([step in kept for step in steps["step"].to_pylist()]))
+        is_kept = [step in kept for step in steps["step"].to_pylist()]
+        steps = steps.filter(pa.array(is_kept, pa.bool_()))
         of_kinds = [(("kind", kind),) for kind in pc.unique(steps["kind"]).to_pylist()]
         for asked in [(), *of_kinds]:
             rows = steps.filter(pc.field("kind") == asked[0][1]) if asked else steps

@@ -59,6 +59,8 @@ LEVELS: Final = (
     Detail(400, 60, 200),
     Detail(150, 30, 120),
     Detail(50, 12, 60),
+    Detail(20, 5, 30),
+    Detail(8, 2, 16),
 )
 _QUANTITIES: Final = {
     "parameter": ("value", "grad", "grad_applied", "update"),

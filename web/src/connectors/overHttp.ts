@@ -5,6 +5,7 @@ import {
   type FrameSource,
   type Query,
   type Transport,
+  Unreachable,
   type Watcher,
 } from "./transport";
 
@@ -13,7 +14,9 @@ export class OverHttp implements Transport {
   constructor(private readonly base = "api/") {}
 
   async fetch(path: string, query: Query, signal?: AbortSignal): Promise<ArrayBuffer> {
-    const response = await fetch(this.base + addressOf(path, query), { signal });
+    const response = await fetch(this.base + addressOf(path, query), { signal }).catch((error) => {
+      throw signal?.aborted ? error : new Unreachable();
+    });
     if (!response.ok) throw new Error(errorIn(await response.text(), response.status));
     return response.arrayBuffer();
   }

@@ -34,6 +34,16 @@ export function addressOf(path: string, query: Query): string {
   return text ? `${path}?${text}` : path;
 }
 
+/** How long whoever meets nobody waits before asking again. */
+export const AGAIN_MS = 2000;
+
+/** Nobody answers: not the fault of what was asked for, so it may be asked again. */
+export class Unreachable extends Error {
+  constructor() {
+    super("The viewer does not answer: is it still running?");
+  }
+}
+
 /** The sentence of an answer that is an error. */
 export function errorIn(body: string, status: number): string {
   try {

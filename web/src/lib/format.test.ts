@@ -8,6 +8,7 @@ import {
   formatShape,
   formatShare,
   formatShort,
+  formatShown,
   formatTick,
   formatValue,
 } from "./format";
@@ -87,4 +88,9 @@ describe("formatCount", () => {
     [999_950, "1 M"],
     [7.24e9, "7.24 G"],
   ])("%d is %s", (count, text) => expect(formatCount(count)).toBe(text));
+});
+
+it("counts things", () => {
+  expect(formatShown(1, 1, "line")).toBe("1 line");
+  expect(formatShown(3, 1200, "run")).toBe("3 of 1,200 runs");
 });

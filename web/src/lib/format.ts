@@ -82,6 +82,14 @@ function tidyExponent(text: string): string {
   return text.replace("e+", "e");
 }
 
+/** So many of a thing, or of all of them: `1 line`, `3 of 12 lines`. */
+export function formatShown(shown: number, all: number, thing: string): string {
+  const things = all === 1 ? thing : `${thing}s`;
+  return shown === all
+    ? `${formatInteger(all)} ${things}`
+    : `${formatInteger(shown)} of ${formatInteger(all)} ${things}`;
+}
+
 /** A count in few characters: `950`, `12.3 k`, `1.76 M`, `7.24 G`. */
 export function formatCount(count: number): string {
   const units = ["", " k", " M", " G", " T"];

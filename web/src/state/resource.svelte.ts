@@ -1,3 +1,5 @@
+import { AGAIN_MS, Unreachable } from "../connectors/transport";
+
 /** How long something may take before the page says that it is being loaded. */
 const PATIENCE_MS = 150;
 /** Live data is asked for again after this time at the earliest, and after a multiple of the time that
@@ -5,7 +7,7 @@ const PATIENCE_MS = 150;
 const GAP_MS = 400;
 const GAP_FACTOR = 3;
 
-/** Data that is loaded for a key, and loaded again when it grew. */
+/** Data that is loaded for a key, and loaded again when it grew, or when nobody answered. */
 export class Resource<T> {
   /** What was loaded last; with `keep`, until the next arrives, else only for its own key. */
   data = $state.raw<T | null>(null);
@@ -56,6 +58,7 @@ export class Resource<T> {
       this.isSlow = true;
     }, PATIENCE_MS);
     const started = performance.now();
+    let gap = this.options.gapMs ?? GAP_MS;
     try {
       const data = await fetch(abort.signal);
       if (abort.signal.aborted) return;
@@ -64,17 +67,23 @@ export class Resource<T> {
     } catch (error) {
       if (abort.signal.aborted) return;
       this.error = error instanceof Error ? error.message : String(error);
+      if (error instanceof Unreachable) {
+        this.isStale = true;
+        gap = AGAIN_MS;
+      }
     }
     clearTimeout(this.patience);
     this.isSlow = false;
     this.abort = null;
-    const gap = Math.max(this.options.gapMs ?? GAP_MS, GAP_FACTOR * (performance.now() - started));
-    this.timer = window.setTimeout(() => {
-      this.timer = 0;
-      if (this.isStale) {
-        this.isStale = false;
-        void this.run(fetch);
-      }
-    }, gap);
+    this.timer = window.setTimeout(
+      () => {
+        this.timer = 0;
+        if (this.isStale) {
+          this.isStale = false;
+          void this.run(fetch);
+        }
+      },
+      Math.max(gap, GAP_FACTOR * (performance.now() - started)),
+    );
   }
 }

@@ -9,6 +9,7 @@ import type {
 } from "../connectors/connector";
 import { type Diagnosis, findings } from "../connectors/findings";
 import type { EventRow } from "../connectors/kept";
+import { AGAIN_MS } from "../connectors/transport";
 import { SURE } from "../lib/findings";
 import { appendScalars, longest, type Series } from "../lib/series";
 import { withOwn } from "../lib/statistics";
@@ -91,8 +92,14 @@ export class OpenRun {
   open(): () => void {
     let stopWatching = () => {};
     this.isClosed = false;
-    void this.loadDetail().then(() => {
-      if (this.isClosed || !this.detail) return;
+    let again = 0;
+    const begin = async () => {
+      await this.loadDetail();
+      if (this.isClosed) return;
+      if (!this.detail) {
+        again = window.setTimeout(begin, AGAIN_MS); // it may be about to be written
+        return;
+      }
       const { summary, rows } = this.detail;
       this.change({ summary, rows });
       stopWatching = this.connector.watchRun(this.id, {
@@ -101,9 +108,11 @@ export class OpenRun {
           this.isConnected = isConnected;
         },
       });
-    });
+    };
+    void begin();
     return () => {
       this.isClosed = true;
+      clearTimeout(again);
       stopWatching();
       this.diagnosis.stop();
     };
