@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import torch
 from browser import (
     WAIT_SECS,
     chromium,
@@ -23,6 +24,8 @@ from browser import (
 from graph_runs import block_tree, varied_tree, write_graph_run
 from playwright.sync_api import Browser, Locator, Page, expect
 from sample_runs import SampleRun, write_sample_run
+
+import backlight
 
 pytestmark = pytest.mark.slow
 
@@ -406,6 +409,24 @@ def test_a_run_full_of_nan_is_shown_by_every_view(browser: Browser, root: Path) 
             page.wait_for_timeout(250)
         page.goto("#/demo/nan/curves")
         expect(page.get_by_label("loss over steps", exact=True)).to_contain_text("NaN")
+
+
+def test_where_the_first_nan_came_from_is_said_alike(browser: Browser, root: Path) -> None:
+    model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Tanh(), torch.nn.Linear(8, 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with backlight.watch(model, optimizer, project="demo", name="torn", root=root, every=1):
+        for step in range(8):
+            x = torch.full((6, 4), float("inf") if step >= 5 else 1.0)
+            optimizer.zero_grad()
+            model(x).square().mean().mul(x.sum()).backward()
+            optimizer.step()
+    with viewer(root) as address, watched_page(browser, address) as (page, _):
+        page.goto("#/demo/torn/overview")
+        link = page.get_by_role("link", name="first NaN or Inf: step 5")
+        expect(link).to_contain_text("(model):in.0")
+        assert "quantity=" not in (link.get_attribute("href") or "")  # its value
+        page.goto("#/demo/torn/flow?step=7")
+        expect(page.locator("main")).to_contain_text("NaN or infinite elements")
 
 
 def test_ten_thousand_modules_are_shown(browser: Browser, root: Path) -> None:
