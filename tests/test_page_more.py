@@ -382,6 +382,27 @@ def test_a_drag_zooms_into_the_heatmap_and_back_undoes_it(page: Page) -> None:
     expect(page).to_have_url(re.compile("range="))
 
 
+def test_a_link_shows_the_rows_that_were_zoomed_into(page: Page) -> None:
+    page.goto("#/demo/full/heatmap")
+    canvas = wait_until_drawn(page, CELLS)
+    labels = page.locator(".grid .labels")
+    whole = labels.inner_text()
+    box = canvas.bounding_box()
+    assert box
+    page.mouse.move(box["x"] + box["width"] * 0.25, box["y"] + box["height"] * 0.5)
+    page.mouse.down()
+    page.mouse.move(box["x"] + box["width"] * 0.5, box["y"] + box["height"] * 0.75, steps=4)
+    page.mouse.up()
+    expect(page).to_have_url(re.compile("top=.*bottom="))
+    expect(labels).not_to_have_text(whole)
+    zoomed, link = labels.inner_text(), page.url
+    page.go_back()
+    expect(labels).to_have_text(whole, use_inner_text=True)
+    page.goto("about:blank")
+    page.goto(link)
+    expect(labels).to_have_text(zoomed, use_inner_text=True)
+
+
 # Names, large and broken runs, live
 
 
