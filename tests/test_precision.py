@@ -14,7 +14,13 @@ from backlight.errors import BacklightError
 from backlight.serve.numerics import Numerics, formats
 from backlight.store.compact import compact
 from backlight.store.formats import known_formats, number_format
-from backlight.store.precision import best_scale, highest_scales, losses, rows_of
+from backlight.store.precision import (
+    best_scale,
+    best_scales,
+    highest_scales,
+    losses,
+    rows_of,
+)
 from backlight.store.reader import RunReader
 from backlight.store.sketch import Sketch
 
@@ -49,16 +55,42 @@ def test_many_at_once_are_as_each_alone(tensors: list[list[float]], name: str, s
 def test_the_suggested_scale_loses_least(name: str, values: list[float]) -> None:
     sketch = Sketch.of_values(values)
     scale = best_scale(sketch, name)
-    infinite = sketch.infs / sketch.count
 
     def lost(power: int) -> float:
         shares = sketch.shares(name, power)
         return shares.overflow + shares.underflow
 
-    assert sketch.shares(name, scale).overflow == pytest.approx(infinite, abs=1e-9)
-    for power in range(scale - 3, scale + 4):
-        if sketch.shares(name, power).overflow <= infinite + 1e-9:
-            assert lost(scale) <= lost(power) + 1e-9
+    for power in (0, *range(scale - 3, scale + 4), -20, 20):
+        assert lost(scale) <= lost(power) + 1e-9
+
+
+def test_no_scale_is_suggested_that_loses_more_than_none() -> None:
+    # Over more powers of two than the format holds: a scale gains at one end what it loses at the
+    # other, and one by which nothing overflows loses nearly all.
+    values = 2.0 ** np.random.default_rng(2).normal(0, 9, 4096)
+    sketch = Sketch.of_values(values)
+    rows = rows_of([sketch])
+    name = "float8_e4m3fn"
+
+    def lost(power: int) -> float:
+        held = values * 2.0**power
+        return float(np.mean((held > 464) | (held < 2.0**-10)))
+
+    (highest,) = highest_scales(rows, name)
+    assert lost(0) < 0.4 < 0.8 < lost(int(highest))
+    least = min(lost(power) for power in range(-60, 60))
+    assert lost(best_scale(sketch, name)) == pytest.approx(least, abs=0.01)
+    assert lost(int(best_scales(rows, name)[0])) <= lost(0)
+
+
+@given(st.lists(st.lists(REALS, max_size=60), min_size=1, max_size=4), st.sampled_from(COMMON))
+def test_the_best_scales_of_many_lose_no_more_than_none(
+    tensors: list[list[float]], name: str
+) -> None:
+    rows = rows_of([Sketch.of_values(values) for values in tensors])
+    plain, scaled = losses(rows, name), losses(rows, name, best_scales(rows, name))
+    lost = scaled.overflow + scaled.underflow
+    assert (lost <= plain.overflow + plain.underflow + 1e-3).all()
 
 
 def test_a_scale_is_a_multiplication() -> None:

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from backlight.errors import BacklightError
 from backlight.schema import QUANTITIES
 from backlight.store.formats import known_formats
-from backlight.store.precision import SKETCHED, best_scale, has_sketch, highest_scales, losses
+from backlight.store.precision import SKETCHED, best_scale, best_scales, has_sketch, losses
 from backlight.store.reader import RunReader
 from backlight.store.sketch import FormatShares, Sketch
 from backlight.store.sketch_sample import SketchSample, grouped, sample_sketches
@@ -49,7 +49,7 @@ class Numerics:
         """`site, column, overflow, underflow, subnormal, nans, infs`: shares of all elements.
 
         `scale` is the power of two that all is multiplied by first, or `best`: of each tensor the
-        greatest by which nothing overflows.
+        one that loses about least, which is none where no scale helps.
         """
         _check(quantity, columns)
         power = _power(scale)
@@ -117,7 +117,7 @@ def formats() -> dict[str, Any]:
 
 def _cells(sample: SketchSample, format_name: str, power: int | None) -> pa.Table:
     rows = sample.rows.filter(pa.array(has_sketch(sample.rows)))
-    scale = highest_scales(rows, format_name) if power is None else power
+    scale = best_scales(rows, format_name) if power is None else power
     lost = losses(rows, format_name, scale)
     steps = np.searchsorted(sample.columns.steps, rows["step"].to_numpy())
     column, site = sample.columns.numbers[steps], rows["site"].to_numpy().astype(np.int64)
