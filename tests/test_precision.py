@@ -5,12 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from sample_runs import write_sample_run
+from sample_runs import SampleRun, stats_batch, write_sample_run
 
 from backlight.errors import BacklightError
+from backlight.schema import STATS
 from backlight.serve.numerics import Numerics, formats
 from backlight.store.compact import compact
 from backlight.store.formats import known_formats, number_format
@@ -173,6 +175,30 @@ def test_exponents_of_chosen_sites(run: Path) -> None:
         assert counted + each["zeros"] + each["nans"] + each["infs"] == each["count"]
         assert set(each["formats"]["float16"]) >= {"overflow", "underflow", "scale", "scaled"}
     assert {each["site"] for each in answer["sites"]} <= set(sites)
+
+
+def test_numerics_is_about_one_iteration(tmp_path: Path) -> None:
+    run = SampleRun(tmp_path, "p", "r", sites=2, seed=0)
+    names = ("count", "zeros", "nans", "infs", "min", "max", "sketch_keys", "sketch_counts")
+    rows = []
+    for row in stats_batch(0, run.places, run.rng, False).to_pylist():
+        if row["quantity"] == "value" and row["site"] == 0:
+            for iteration, values in enumerate(([1.0, 1e9], [1e9], [1.0, 2.0, 3.0])):
+                sketch = Sketch.of_values(values)
+                told = {name: getattr(sketch, name) for name in names[:6]}
+                told |= {"sketch_keys": sketch.keys, "sketch_counts": sketch.counts}
+                rows.append({**row, "iteration": iteration, **told})
+        elif row["quantity"] == "value":
+            rows.append(row)  # seen once
+    run.writer.append("stats", pa.RecordBatch.from_pylist(rows, schema=STATS))
+    run.end(None)
+    reader, numerics = reader_of(run.path), Numerics()
+    once = next(row["count"] for row in rows if row["site"] == 1)
+    for iteration, count, lost in ((None, 3, 0.0), (0, 2, 0.5), (1, 1, 1.0), (2, 3, 0.0)):
+        found = numerics.exponents(reader, [0, 1], 0, iteration=iteration)["sites"]
+        assert [each["count"] for each in found] == [count, once]
+        cells = numerics.precision(reader, format="float16", iteration=iteration).to_pylist()
+        assert [cell["overflow"] for cell in cells] == [lost, 0.0]
 
 
 def test_bad_questions_are_one_sentence(run: Path) -> None:
