@@ -265,7 +265,7 @@ class RunReader:
         _check_one_of("statistic", statistic, self.statistics)
         _check_positive("columns", columns)
         snapshot = self._snapshot
-        steps = _between(snapshot.recorded_steps, first, last)
+        steps = _between(self._told_steps(snapshot), first, last)
         rows_per_step = snapshot.rows["stats"] / max(1, len(snapshot.recorded_steps))
         asked = columns_of(steps, columns, rows_per_step)
         sites = sites if row_quantities(quantity, statistic) else ()
@@ -282,6 +282,18 @@ class RunReader:
         table = cells_of(asked, rows, tiles, statistic=statistic)
         said = {"columns": json.dumps(asked.ranges), "fullest": json.dumps(asked.fullest)}
         return table.replace_schema_metadata(said)
+
+    def _told_steps(self, snapshot: Snapshot) -> npt.NDArray[np.int64]:
+        """The steps that have statistics, and where some are damaged those that had.
+
+        Of a run that is whole these are the same, but for a step that is just being written.
+        """
+        damage = self._followers["stats"].problems
+        if not damage and not (self.info.ended is not None and self._followers["stats"].torn):
+            return snapshot.recorded_steps
+        steps = snapshot.held["steps"]
+        recorded = steps["step"].filter(steps["recorded"]).to_numpy()
+        return np.union1d(snapshot.recorded_steps, recorded)
 
     def history(self, site: int, *, quantity: str = "value", points: int = 2000) -> pa.Table:
         """Every statistic of one quantity at one site, about `points` rows of it.
