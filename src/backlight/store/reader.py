@@ -280,6 +280,9 @@ class RunReader:
             sites,
         )
         table = cells_of(asked, rows, tiles, statistic=statistic)
+        if statistic == UPDATE_RATIO:  # of what was 0 there is none
+            told = pc.field("value").is_valid() | (pc.field("nans") > 0) | (pc.field("infs") > 0)
+            table = table.filter(told)
         said = {"columns": json.dumps(asked.ranges), "fullest": json.dumps(asked.fullest)}
         return table.replace_schema_metadata(said)
 
