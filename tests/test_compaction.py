@@ -23,7 +23,7 @@ import backlight
 from backlight.errors import BacklightError
 from backlight.schema import QUANTITIES, TABLES
 from backlight.store import compact as compact_module
-from backlight.store import heatmap, merge, part_writer, streams
+from backlight.store import heatmap, merge, part_writer, streams, tiles
 from backlight.store.compact import compact, only_one
 from backlight.store.layout import Source, arrange, list_sources
 from backlight.store.reader import RunReader
@@ -50,7 +50,7 @@ def answers(reader: RunReader) -> dict[str, str]:
         "problems": reader.problems,
     }
     for quantity in QUANTITIES:
-        for statistic in ("abs_max", "mean", "zero_share", "dead_share", "nan_share"):
+        for statistic in ("abs_max", "mean", "zero_share", "dead_share", "norm", "update_ratio"):
             for columns, first, last in ((7, None, None), (500, 5, 90), (20, 3, 3)):
                 table = reader.heatmap(
                     quantity=quantity, statistic=statistic, columns=columns, first=first, last=last
@@ -102,9 +102,12 @@ def test_blocks_of_steps_give_the_same_heatmap(root: Path, monkeypatch: pytest.M
     after = read(path)
     levels = {level for part in after.snapshot.parts["stats"] for level in part.levels["value"]}
     assert {4, 16} <= levels
-    for statistic in ("mean", "abs_max", "dead_share", "zero_share", "inf_share", "batch_std"):
+    statistics = ["mean", "abs_max", "dead_share", "zero_share", "inf_share", "batch_std", "norm"]
+    shown = [*(("value", name) for name in statistics), ("update", "update_ratio")]
+    for quantity, statistic in shown:
         for columns, first, last in asked:
-            options = {"statistic": statistic, "columns": columns, "first": first, "last": last}
+            options: dict[str, Any] = {"quantity": quantity, "statistic": statistic}
+            options |= {"columns": columns, "first": first, "last": last}
             expected, found = before.heatmap(**options), after.heatmap(**options)
             assert found.to_pylist() == expected.to_pylist()
             ranges = json.loads(found.schema.metadata[b"columns"])
@@ -113,6 +116,27 @@ def test_blocks_of_steps_give_the_same_heatmap(root: Path, monkeypatch: pytest.M
             steps = before.snapshot.recorded_steps
             recorded = [step for step in steps if (first or 0) <= step <= (last or 999)]
             assert (ranges[0][0], ranges[-1][1]) == (recorded[0], recorded[-1])
+
+
+@pytest.mark.usefixtures("small")
+def test_what_earlier_blocks_lack_is_told_from_rows(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write_sample_run(root, steps=300, sites=8)
+    monkeypatch.setattr(heatmap, "_EXACT_ROWS", 10)
+    asked: list[dict[str, Any]] = [
+        {"statistic": "norm"},
+        {"quantity": "update", "statistic": "update_ratio"},
+    ]
+    before = [read(path).heatmap(columns=7, **each).to_pylist() for each in asked]
+    assert all(before)
+    earlier = pa.schema([each for each in tiles.TILES if each.name not in ("norm", "update_ratio")])
+    with monkeypatch.context() as patched:
+        patched.setattr(tiles, "SHOWN", [name for name in tiles.SHOWN if name in earlier.names])
+        patched.setattr(tiles, "TILES", earlier)
+        patched.setattr(merge, "TILES", earlier)
+        compact(path)
+    assert [read(path).heatmap(columns=7, **each).to_pylist() for each in asked] == before
 
 
 @pytest.mark.usefixtures("small")

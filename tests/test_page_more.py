@@ -8,6 +8,7 @@ import re
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.parse import quote
 
 import pytest
 import torch
@@ -24,6 +25,9 @@ from browser import (
 from graph_runs import block_tree, varied_tree, write_graph_run
 from playwright.sync_api import Browser, Locator, Page, expect
 from sample_runs import SampleRun, write_sample_run
+from small_runs import record as record_small
+
+from backlight.store.reader import RunReader
 
 import backlight
 
@@ -383,6 +387,68 @@ def test_a_drag_zooms_into_the_heatmap_and_back_undoes_it(page: Page) -> None:
     expect(page.get_by_role("application", name="40 columns")).to_be_visible()
     page.go_back()
     expect(page).to_have_url(re.compile("range="))
+
+
+def test_a_link_shows_the_rows_that_were_zoomed_into(page: Page) -> None:
+    page.goto("#/demo/full/heatmap")
+    canvas = wait_until_drawn(page, CELLS)
+    labels = page.locator(".grid .labels")
+    whole = labels.inner_text()
+    box = canvas.bounding_box()
+    assert box
+    page.mouse.move(box["x"] + box["width"] * 0.25, box["y"] + box["height"] * 0.5)
+    page.mouse.down()
+    page.mouse.move(box["x"] + box["width"] * 0.5, box["y"] + box["height"] * 0.75, steps=4)
+    page.mouse.up()
+    expect(page).to_have_url(re.compile("top=.*bottom="))
+    expect(labels).not_to_have_text(whole)
+    zoomed, link = labels.inner_text(), page.url
+    page.go_back()
+    expect(labels).to_have_text(whole, use_inner_text=True)
+    page.goto("about:blank")
+    page.goto(link)
+    expect(labels).to_have_text(zoomed, use_inner_text=True)
+
+
+# Samples
+
+
+def test_a_sample_is_shown_or_said_not_to_be(browser: Browser, root: Path) -> None:
+    path = record_small(root)
+    reader = RunReader(path)
+    reader.refresh()
+    site = next(row for row in reader.sites().to_pylist() if row["name"] == "0:out.0")["site"]
+    columns = ["step", "quantity", "sample", "data_index", "abs_max"]
+    rows = reader.snapshot.of_sites([site], columns, table="samples").to_pylist()
+    row = next(each for each in rows if each["step"] == 11 and each["quantity"] == "value")
+    index = row["data_index"]
+    key = str(row["sample"]) if index is None else f"#{index}"
+    batch = reader.history(site).to_pylist()[-1]["abs_max"]
+    assert row["abs_max"] != batch
+    with viewer(root) as address, watched_page(browser, address) as (page, _):
+        page.goto(f"#/tests/small/tensor?site=0:out.0&step=11&sample={quote(key)}")
+        inspector = page.get_by_label("Inspector", exact=True)
+        expect(inspector.get_by_title(repr(row["abs_max"]), exact=True)).to_be_visible()
+        expect(page.get_by_label("value", exact=True)).to_contain_text(f"of sample {key}")
+        page.get_by_label("Sample", exact=True).select_option("mean")
+        expect(inspector.get_by_title(repr(batch), exact=True)).to_be_visible()
+        expect(page.get_by_label("value", exact=True)).to_contain_text("of the whole batch")
+        page.get_by_role("button", name="Raw values").click()
+        expect(page.get_by_label("Raw value", exact=True)).to_contain_text("mean of 2 kept samples")
+        page.goto("#/tests/small/heatmap?sample=mean")
+        expect(page.get_by_label("Selection", exact=True)).to_contain_text("whole batch")
+
+
+def test_a_heatmap_of_update_ratios_is_of_parameters(browser: Browser, root: Path) -> None:
+    path = record_small(root)
+    reader = RunReader(path)
+    reader.refresh()
+    updated = reader.heatmap(quantity="update", statistic="update_ratio")["site"].to_pylist()
+    with viewer(root) as address, watched_page(browser, address) as (page, _):
+        page.goto("#/tests/small/heatmap?statistic=update_ratio&quantity=grad")
+        name = re.compile(f"update ratio: {len(set(updated))} sites")
+        expect(page.get_by_role("application", name=name)).to_be_visible()
+        expect(page.get_by_role("group", name="Tensor classes")).to_have_text("parameter")
 
 
 # Names, large and broken runs, live

@@ -5,16 +5,24 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from sample_runs import write_sample_run
+from sample_runs import SampleRun, stats_batch, write_sample_run
 
 from backlight.errors import BacklightError
+from backlight.schema import STATS
 from backlight.serve.numerics import Numerics, formats
 from backlight.store.compact import compact
 from backlight.store.formats import known_formats, number_format
-from backlight.store.precision import best_scale, highest_scales, losses, rows_of
+from backlight.store.precision import (
+    best_scale,
+    best_scales,
+    highest_scales,
+    losses,
+    rows_of,
+)
 from backlight.store.reader import RunReader
 from backlight.store.sketch import Sketch
 
@@ -49,16 +57,42 @@ def test_many_at_once_are_as_each_alone(tensors: list[list[float]], name: str, s
 def test_the_suggested_scale_loses_least(name: str, values: list[float]) -> None:
     sketch = Sketch.of_values(values)
     scale = best_scale(sketch, name)
-    infinite = sketch.infs / sketch.count
 
     def lost(power: int) -> float:
         shares = sketch.shares(name, power)
         return shares.overflow + shares.underflow
 
-    assert sketch.shares(name, scale).overflow == pytest.approx(infinite, abs=1e-9)
-    for power in range(scale - 3, scale + 4):
-        if sketch.shares(name, power).overflow <= infinite + 1e-9:
-            assert lost(scale) <= lost(power) + 1e-9
+    for power in (0, *range(scale - 3, scale + 4), -20, 20):
+        assert lost(scale) <= lost(power) + 1e-9
+
+
+def test_no_scale_is_suggested_that_loses_more_than_none() -> None:
+    # Over more powers of two than the format holds: a scale gains at one end what it loses at the
+    # other, and one by which nothing overflows loses nearly all.
+    values = 2.0 ** np.random.default_rng(2).normal(0, 9, 4096)
+    sketch = Sketch.of_values(values)
+    rows = rows_of([sketch])
+    name = "float8_e4m3fn"
+
+    def lost(power: int) -> float:
+        held = values * 2.0**power
+        return float(np.mean((held > 464) | (held < 2.0**-10)))
+
+    (highest,) = highest_scales(rows, name)
+    assert lost(0) < 0.4 < 0.8 < lost(int(highest))
+    least = min(lost(power) for power in range(-60, 60))
+    assert lost(best_scale(sketch, name)) == pytest.approx(least, abs=0.01)
+    assert lost(int(best_scales(rows, name)[0])) <= lost(0)
+
+
+@given(st.lists(st.lists(REALS, max_size=60), min_size=1, max_size=4), st.sampled_from(COMMON))
+def test_the_best_scales_of_many_lose_no_more_than_none(
+    tensors: list[list[float]], name: str
+) -> None:
+    rows = rows_of([Sketch.of_values(values) for values in tensors])
+    plain, scaled = losses(rows, name), losses(rows, name, best_scales(rows, name))
+    lost = scaled.overflow + scaled.underflow
+    assert (lost <= plain.overflow + plain.underflow + 1e-3).all()
 
 
 def test_a_scale_is_a_multiplication() -> None:
@@ -141,6 +175,30 @@ def test_exponents_of_chosen_sites(run: Path) -> None:
         assert counted + each["zeros"] + each["nans"] + each["infs"] == each["count"]
         assert set(each["formats"]["float16"]) >= {"overflow", "underflow", "scale", "scaled"}
     assert {each["site"] for each in answer["sites"]} <= set(sites)
+
+
+def test_numerics_is_about_one_iteration(tmp_path: Path) -> None:
+    run = SampleRun(tmp_path, "p", "r", sites=2, seed=0)
+    names = ("count", "zeros", "nans", "infs", "min", "max", "sketch_keys", "sketch_counts")
+    rows = []
+    for row in stats_batch(0, run.places, run.rng, False).to_pylist():
+        if row["quantity"] == "value" and row["site"] == 0:
+            for iteration, values in enumerate(([1.0, 1e9], [1e9], [1.0, 2.0, 3.0])):
+                sketch = Sketch.of_values(values)
+                told = {name: getattr(sketch, name) for name in names[:6]}
+                told |= {"sketch_keys": sketch.keys, "sketch_counts": sketch.counts}
+                rows.append({**row, "iteration": iteration, **told})
+        elif row["quantity"] == "value":
+            rows.append(row)  # seen once
+    run.writer.append("stats", pa.RecordBatch.from_pylist(rows, schema=STATS))
+    run.end(None)
+    reader, numerics = reader_of(run.path), Numerics()
+    once = next(row["count"] for row in rows if row["site"] == 1)
+    for iteration, count, lost in ((None, 3, 0.0), (0, 2, 0.5), (1, 1, 1.0), (2, 3, 0.0)):
+        found = numerics.exponents(reader, [0, 1], 0, iteration=iteration)["sites"]
+        assert [each["count"] for each in found] == [count, once]
+        cells = numerics.precision(reader, format="float16", iteration=iteration).to_pylist()
+        assert [cell["overflow"] for cell in cells] == [lost, 0.0]
 
 
 def test_bad_questions_are_one_sentence(run: Path) -> None:

@@ -55,7 +55,7 @@ def share(part: str, whole: str, row: dict[str, Any]) -> float | None:
     return row[part] / row[whole] if row[whole] else None
 
 
-def naive(statistic: str, row: dict[str, Any]) -> float | None:
+def naive(statistic: str, row: dict[str, Any], values: dict[Any, float]) -> float | None:
     shares = {
         "zero_share": ("zeros", "count"),
         "nan_share": ("nans", "count"),
@@ -63,6 +63,10 @@ def naive(statistic: str, row: dict[str, Any]) -> float | None:
         "dead_share": ("dead_units", "units"),
         "constant_share": ("constant_units", "units"),
     }
+    if statistic == "norm":
+        return row["rms"] * math.sqrt(row["count"])
+    if statistic == "update_ratio":
+        return row["rms"] / values[row["site"], row["step"]]
     return share(*shares[statistic], row) if statistic in shares else row[statistic]
 
 
@@ -75,13 +79,15 @@ def test_a_heatmap_is_the_extreme_of_each_column(
     columns = json.loads(table.schema.metadata[b"columns"])
     assert len(columns) == 7
     expected: dict[tuple[int, int], tuple[float | None, int, int]] = {}
-    for row in rows:
+    values = {(row["site"], row["step"]): row["rms"] for row in rows if row["quantity"] == "value"}
+    has_any = statistic != "update_ratio" or quantity == "update"
+    for row in rows if has_any else []:
         if row["quantity"] != quantity or not 10 <= row["step"] <= 120:
             continue
         column = next(i for i, (a, b) in enumerate(columns) if a <= row["step"] <= b)
         key = (row["site"], column)
         value, nans, infs = expected.get(key, (None, 0, 0))
-        new = naive(statistic, row)
+        new = naive(statistic, row, values)
         if new is not None and (value is None or abs(new) > abs(value)):
             value = new
         expected[key] = (value, nans + row["nans"], infs + row["infs"])
@@ -146,6 +152,19 @@ def test_a_history_has_every_row_where_there_is_room(
     ]
     left_out = {"order", "site", "quantity", "backward", "sketch_keys", "sketch_counts", "own"}
     assert set(table.schema.names) == set(STATS.names) - left_out
+
+
+def test_a_parameter_has_the_ratio_of_its_update_to_it(
+    reader: RunReader, rows: list[dict[str, Any]]
+) -> None:
+    (site,) = {row["site"] for row in rows if row["quantity"] == "update"} & {10}
+    mine = {(r["quantity"], r["step"]): r["rms"] for r in rows if r["site"] == site}
+    steps = reader.history(site)["step"].to_pylist()
+    expected = [mine["update", step] / mine["value", step] for step in steps]
+    for quantity in ("value", "update"):
+        found = reader.history(site, quantity=quantity)["update_ratio"].to_pylist()
+        assert found == pytest.approx(expected)
+    assert set(reader.history(2)["update_ratio"].to_pylist()) == {None}
 
 
 def test_a_thinned_history_keeps_every_extreme_and_end(reader: RunReader) -> None:

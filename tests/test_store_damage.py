@@ -340,3 +340,35 @@ def test_without_a_manifest_a_part_is_named_and_not_shown(compacted: Path) -> No
     assert reader.rows["stats"] == 0
     assert any("backlight repair" in problem for problem in reader.problems)
     assert np.isfinite(reader.summary()["loss"])
+
+
+def test_steps_whose_statistics_are_lost_are_empty_columns(root: Path) -> None:
+    sample = SampleRun(root, "p", "r", sites=3, seed=0)
+    for step in range(9):
+        sample.append_step(step)
+    sample.end("finished")
+    whole = RunReader(sample.path)
+    whole.refresh()
+    columns = whole.heatmap().schema.metadata[b"columns"]
+    recorded = whole.snapshot.recorded_steps.tolist()
+    stats = sample.path / "stats" / "0-0000.arrows"
+    content = bytearray(stats.read_bytes())
+    start = len(content) // 3
+    content[start : start + len(content) // 3] = b"x" * (len(content) // 3)
+    stats.write_bytes(content)
+    reader = RunReader(sample.path)
+    reader.refresh()
+    readable = reader.snapshot.recorded_steps.tolist()
+    assert 0 < len(readable) < len(recorded)
+    table = reader.heatmap()
+    assert table.schema.metadata[b"columns"] == columns
+    assert sorted(set(table["column"].to_pylist())) == [recorded.index(step) for step in readable]
+
+
+@pytest.mark.parametrize("table", ["steps", "stats"])
+def test_a_stream_of_an_ended_run_that_is_empty_is_named(run: Path, table: str) -> None:
+    stream = run / table / "0-0000.arrows"
+    stream.write_bytes(b"")
+    reader = RunReader(run)
+    reader.refresh()
+    assert reader.problems == [f"{str(stream)!r} is empty: what was written to it is lost."]

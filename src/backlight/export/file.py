@@ -33,12 +33,11 @@ from backlight.export.questions import (
     values_of,
 )
 from backlight.export.steps import in_order_of_use
-from backlight.serve.graphs import NORM
 from backlight.serve.inprocess import InProcess
 from backlight.serve.responses import ARROW_TYPE, arrow_bytes
 from backlight.single_file import place_of, single_file
 from backlight.store.opened import OpenedRun, open_path
-from backlight.store.tiles import SHOWN
+from backlight.store.tiles import SHOWN, UPDATE_RATIO
 from backlight.units import size
 
 DEFAULT_BYTES: Final = 20_000_000
@@ -233,7 +232,9 @@ class _Export:
         if is_early:
             for quantity in self.quantities:
                 self._put_exponents(exponents(self.path, step, quantity, self.sites))
-        self._put(of_step(self.path, step, self.quantities, [*self.statistics, NORM]))
+        # The page makes update ratios of a step from its updates and values.
+        statistics = [name for name in self.statistics if name != UPDATE_RATIO]
+        self._put(of_step(self.path, step, self.quantities, statistics))
         if not has_values:
             return
         kept = {(name, entry.quantity) for name, _, entry in self.run.values(steps=step)}

@@ -33,8 +33,9 @@ def precision(request: Request) -> Response:
     """What a number format would lose at every site over the recorded steps."""
     asked = {name: request.query_params.get(name) for name in ("format", "quantity", "scale")}
     answers: numerics.Numerics = request.app.state.numerics
-    columns, sites = number(request, "columns"), _sites(request) or None
-    table = answers.precision(reader_of(request), **given(**asked, columns=columns, sites=sites))
+    numbers = {name: number(request, name) for name in ("columns", "iteration")}
+    sites = _sites(request) or None
+    table = answers.precision(reader_of(request), **given(**asked, **numbers, sites=sites))
     return arrow_response(table)
 
 

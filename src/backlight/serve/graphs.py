@@ -20,16 +20,9 @@ from backlight.serve.library import NotFoundError
 from backlight.store.graphs import read_graph
 from backlight.store.reader import RunReader
 from backlight.store.summary import of_lowest_rank
+from backlight.store.tiles import NORM, SHARES, UPDATE_RATIO
 
 _OPEN_RUNS: Final = 6
-_SHARES: Final = {
-    "zero_share": ("zeros", "count"),
-    "nan_share": ("nans", "count"),
-    "inf_share": ("infs", "count"),
-    "dead_share": ("dead_units", "units"),
-    "constant_share": ("constant_units", "units"),
-}
-NORM: Final = "norm"
 
 
 class Graphs:
@@ -93,7 +86,7 @@ def with_graphs(steps: pa.Table) -> pa.Table:
 
 def moment_statistics(reader: RunReader) -> tuple[str, ...]:
     """What can be asked of all sites at one step."""
-    return (*reader.statistics, NORM)
+    return tuple(name for name in reader.statistics if name != UPDATE_RATIO)
 
 
 def moment(
@@ -101,7 +94,8 @@ def moment(
 ) -> pa.Table:
     """One statistic of every site at one step: `site, iteration, nans, infs, shape, value`.
 
-    The statistics are those of a heatmap, and `norm`: the Euclidean norm of the finite elements.
+    The statistics are those of a heatmap but `update_ratio`, which is of two quantities; `norm` is
+    the Euclidean norm of the finite elements.
     """
     _check_one_of("quantity", quantity, QUANTITIES)
     _check_one_of("statistic", statistic, moment_statistics(reader))
@@ -113,9 +107,9 @@ def moment(
 def _value(rows: pa.Table, statistic: str) -> pa.ChunkedArray:
     if statistic == NORM:
         return pc.multiply(rows["rms"], pc.sqrt(pc.cast(rows["count"], pa.float64())))
-    if statistic not in _SHARES:
+    if statistic not in SHARES:
         return rows[statistic]
-    part, whole = (pc.cast(rows[name], pa.float64()) for name in _SHARES[statistic])
+    part, whole = (pc.cast(rows[name], pa.float64()) for name in SHARES[statistic])
     has_any = pc.greater(whole, 0.0)
     return pc.if_else(has_any, pc.divide(part, pc.if_else(has_any, whole, math.nan)), None)
 

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from backlight.errors import BacklightError
 from backlight.schema import QUANTITIES
 from backlight.store.formats import known_formats
-from backlight.store.precision import SKETCHED, best_scale, has_sketch, highest_scales, losses
+from backlight.store.precision import SKETCHED, best_scale, best_scales, has_sketch, losses
 from backlight.store.reader import RunReader
 from backlight.store.sketch import FormatShares, Sketch
 from backlight.store.sketch_sample import SketchSample, grouped, sample_sketches
@@ -45,11 +45,13 @@ class Numerics:
         scale: str = "0",
         columns: int = 300,
         sites: Sequence[int] | None = None,
+        iteration: int | None = None,
     ) -> pa.Table:
         """`site, column, overflow, underflow, subnormal, nans, infs`: shares of all elements.
 
         `scale` is the power of two that all is multiplied by first, or `best`: of each tensor the
-        greatest by which nothing overflows.
+        one that loses about least, which is none where no scale helps. Of each step it is about
+        one iteration, which is the last unless another is said.
         """
         _check(quantity, columns)
         power = _power(scale)
@@ -64,7 +66,7 @@ class Numerics:
         said = {"columns": json.dumps(sample.columns.ranges)}
         said["steps"] = json.dumps([sample.steps_used, len(sample.columns.steps)])
         said["sites"] = json.dumps([sample.sites_read, sample.sites_asked])
-        return _cells(sample, format, power).replace_schema_metadata(said)
+        return _cells(sample, format, power, iteration).replace_schema_metadata(said)
 
     def exponents(
         self,
@@ -76,14 +78,16 @@ class Numerics:
         quantity: str = "value",
         iteration: int | None = None,
     ) -> dict[str, Any]:
-        """The exponents of some sites at a step, and what formats would lose of them."""
+        """The exponents of some sites at a step, and what formats would lose of them.
+
+        They are of the last iteration, unless another is said.
+        """
         _check(quantity, 1)
         if not 0 < len(sites) <= MOST_SITES:
             raise BacklightError(f"{len(sites)} sites were asked for: use 1 to {MOST_SITES}.")
         rows = self._rows_of(reader, sites, quantity).filter(pc.field("step") == step)
         rows = rows.filter(pa.array(has_sketch(rows)))
-        if iteration is not None:
-            rows = rows.filter(pc.field("iteration") == iteration)
+        rows = of_iteration(rows, iteration)
         found = [_described(rows.filter(pc.field("site") == site), site, formats) for site in sites]
         return {"step": step, "sites": [each for each in found if each is not None]}
 
@@ -115,9 +119,37 @@ def formats() -> dict[str, Any]:
     return {"formats": [{name: getattr(each, name) for name in names} for each in known_formats()]}
 
 
-def _cells(sample: SketchSample, format_name: str, power: int | None) -> pa.Table:
+def of_iteration(rows: pa.Table, iteration: int | None) -> pa.Table:
+    """The rows of one iteration of each site and step; of the last for None.
+
+    What was seen once, before or after all iterations, belongs to each of them.
+
+    >>> rows = pa.table({"site": [1, 1, 2], "step": [5, 5, 5], "iteration": [0, 1, 0]})
+    >>> of_iteration(rows, None).to_pydict()
+    {'site': [1, 2], 'step': [5, 5], 'iteration': [1, 0]}
+    >>> of_iteration(rows, 0).num_rows, of_iteration(rows, 7)["site"].to_pylist()
+    (2, [2])
+    """
+    if rows.num_rows == 0:
+        return rows
+    site, number = rows["site"].to_numpy().astype(np.int64), rows["iteration"].to_numpy()
+    order, starts = grouped(site, np.unique(rows["step"].to_numpy(), return_inverse=True)[1])
+    lengths = np.diff(np.append(starts, len(order)))
+    ends = (np.minimum, np.maximum)
+    first, last = (np.repeat(end.reduceat(number[order], starts), lengths) for end in ends)
+    is_once = (first == last) & (last <= 0)
+    wanted = last if iteration is None else np.where(is_once, last, iteration)
+    is_asked = np.empty(len(order), bool)
+    is_asked[order] = number[order] == wanted
+    return rows.filter(pa.array(is_asked))
+
+
+def _cells(
+    sample: SketchSample, format_name: str, power: int | None, iteration: int | None
+) -> pa.Table:
     rows = sample.rows.filter(pa.array(has_sketch(sample.rows)))
-    scale = highest_scales(rows, format_name) if power is None else power
+    rows = of_iteration(rows, iteration)
+    scale = best_scales(rows, format_name) if power is None else power
     lost = losses(rows, format_name, scale)
     steps = np.searchsorted(sample.columns.steps, rows["step"].to_numpy())
     column, site = sample.columns.numbers[steps], rows["site"].to_numpy().astype(np.int64)

@@ -18,7 +18,7 @@ from backlight.schema import QUANTITIES
 from backlight.store.heatmap import Columns
 from backlight.store.reader import RunReader
 from backlight.store.snapshot import Snapshot
-from backlight.store.tiles import SHARES, shown
+from backlight.store.tiles import UPDATE_RATIO, made_of, row_quantities, shown, with_ratios
 
 Whole = npt.NDArray[np.int64]
 Real = npt.NDArray[np.float64]
@@ -238,7 +238,7 @@ def differences(
     width = min(columns, len(steps))
     placed = Columns(steps, np.arange(len(steps)) * width // max(1, len(steps)))
     needed = ["step", "iteration", "site", "quantity", "nans", "infs"]
-    needed = list(dict.fromkeys([*needed, *SHARES.get(statistic, (statistic,))]))
+    needed = list(dict.fromkeys([*needed, *made_of(statistic)]))
     found = []
     for run, sites in ((one, shared.sites), (other, shared.other_sites)):
         matrix = _matrix(run.snapshot, steps, sites, needed, quantity, statistic)
@@ -261,7 +261,10 @@ def _matrix(
     is_there = np.zeros(shape, bool)
     order = np.argsort(sites)
     for portion in _portions(snapshot, steps):
-        rows = _at_steps(snapshot, portion, sites, names).filter(pc.field("quantity") == quantity)
+        rows = _at_steps(snapshot, portion, sites, names)
+        quantities = pa.array(row_quantities(quantity, statistic), pa.string())
+        rows = rows.filter(pc.field("quantity").isin(quantities))
+        rows = with_ratios(rows) if statistic == UPDATE_RATIO else rows
         if rows.num_rows == 0:
             continue
         # The last written wins: the highest iteration, of the lowest rank.

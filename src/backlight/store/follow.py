@@ -81,11 +81,17 @@ class TableFollower:
 
     @property
     def torn(self) -> list[str]:
-        """One sentence for each stream that stops in the middle of a message."""
-        return [
+        """One sentence for each stream that stops in the middle of a message, or has none."""
+        streams = self._streams.values()
+        empty = [
+            f"{str(stream.path)!r} is empty: what was written to it is lost."
+            for stream in streams
+            if stream.is_empty
+        ]
+        return empty + [
             f"{str(stream.path)!r} ends in the middle of a message: its last {stream.torn_bytes} "
             "bytes are not shown."
-            for stream in self._streams.values()
+            for stream in streams
             if stream.torn_bytes and not stream.problem
         ]
 

@@ -8,7 +8,7 @@ Row groups are chosen by the manifest, so a question costs what its answer is ma
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from threading import Lock
 from typing import Any, Final
@@ -80,6 +80,10 @@ class PartFile:
         with self._lock:
             for group in range(len(self.rows)):
                 self._is_whole(group, list(self._leaf_of), report)
+
+    def has(self, columns: Iterable[str]) -> bool:
+        """Whether it has all these columns."""
+        return self._leaf_of.keys() >= set(columns)
 
     def groups_between(self, low: int, high: int) -> list[int]:
         """The row groups that can hold keys from low to high."""
@@ -275,10 +279,13 @@ class Part:
     def tiles(
         self, quantity: str, level: int, first: int, last: int, schema: pa.Schema
     ) -> pa.Table | None:
-        """The row groups that hold blocks from first to last, or None where there are none."""
+        """The row groups that hold blocks from first to last.
+
+        None where there are none, or none of all these columns: an earlier version wrote fewer.
+        """
         name = f"{quantity}.{level}"
         file = self._file(name) if name in self._files else None
-        if file is None:
+        if file is None or not file.has(schema.names):
             return None
         return file.read(file.groups_between(first, last), schema, self._reporter(name))
 

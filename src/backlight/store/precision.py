@@ -11,11 +11,15 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from backlight.schema import SKETCH_BIAS
 from backlight.store.formats import Format, number_format
 from backlight.store.sketch import Real, Sketch, Whole, parts_lost
 
 _LARGEST_KEY: Final = 8392
 """The bin of the largest float64."""
+
+_ABOVE: Final = (1, 2, 3, 4, 6, 8, 12, 16, 24, 31)
+"""So many powers of two above the greatest without overflow are tried."""
 
 _NO_ENDS: Final = (np.float64(-np.inf), np.float64(np.inf))
 SKETCHED: Final = ("count", "zeros", "nans", "infs", "min", "max", "sketch_keys", "sketch_counts")
@@ -23,7 +27,7 @@ SKETCHED: Final = ("count", "zeros", "nans", "infs", "min", "max", "sketch_keys"
 
 
 def best_scale(sketch: Sketch, format_name: str) -> int:
-    """The power of two to multiply by, so that a format loses least and nothing finite overflows.
+    """The power of two to multiply by, so that a format loses least to overflow and underflow.
 
     The nearest to 0 of those that lose equally little; 0 where no scale helps.
 
@@ -31,14 +35,24 @@ def best_scale(sketch: Sketch, format_name: str) -> int:
     16
     >>> best_scale(Sketch.of_values([0.5, 2.0, 0.0]), "float16")
     0
+    >>> best_scale(Sketch.of_values([1e-4] * 9 + [1e9]), "float8_e4m3fn")  # one is lost, not nine
+    8
     """
-    highest = highest_scale(sketch, format_name)
-    if highest is None:
+    as_it_is = sketch.shares(format_name)
+    lost = as_it_is.overflow - sketch.infs / max(1, sketch.count) + as_it_is.underflow
+    if not len(sketch.keys) or lost + as_it_is.subnormal <= 1e-12:
         return 0
-    lowest = min(highest, 0)
-    tried = range(lowest, highest + 1) if highest > 0 else (highest,)
-    losses = {power: _loss(sketch, format_name, power) for power in tried}
+    losses = {power: _loss(sketch, format_name, power) for power in _tried(sketch, format_name)}
     return min(losses, key=lambda power: (losses[power], abs(power)))
+
+
+def _tried(sketch: Sketch, format_name: str) -> range:
+    """From where the largest is held to where the smallest is normal, and 0."""
+    limits = number_format(format_name)
+    exponents = (np.abs(sketch.keys) - 1) // 4 - SKETCH_BIAS
+    highest = highest_scale(sketch, format_name) or 0
+    lowest = int(np.ceil(np.log2(limits.normal))) - int(exponents.min())
+    return range(min(0, highest, lowest), max(0, highest, lowest) + 1)
 
 
 def highest_scale(sketch: Sketch, format_name: str) -> int | None:
@@ -146,6 +160,43 @@ def highest_scales(rows: pa.Table, format_name: str) -> Whole:
             room = np.where(has_room, np.minimum(room, limit / end), room)
         powers = np.floor(np.log2(room) - 1e-12)
     return np.where(np.isfinite(powers), powers, 0).astype(np.int64)
+
+
+def best_scales(rows: pa.Table, format_name: str) -> Whole:
+    """For each row of `stats` a scale that loses about least: never more than none does.
+
+    Tried are none, the greatest by which nothing finite overflows, and, of what still loses
+    something by that, some above it.
+
+    >>> wide = Sketch.of_values([1e-4] * 9 + [1e9])
+    >>> rows = rows_of([Sketch.of_values([3.0]), wide, Sketch.of_values([1e-6])])
+    >>> best_scales(rows, "float8_e4m3fn").tolist(), highest_scales(rows, "float8_e4m3fn").tolist()
+    ([0, 9, 28], [7, -22, 28])
+    """
+    best = np.zeros(rows.num_rows, np.int64)
+    least = _lost(rows, format_name, best)
+    open_rows = np.flatnonzero(least > 0)
+    highest = highest_scales(rows, format_name)
+    for above in (0, *_ABOVE):
+        if not len(open_rows):
+            break
+        scales = highest[open_rows] + above
+        lost = _lost(rows.take(pa.array(open_rows)), format_name, scales)
+        is_better = lost < least[open_rows]
+        best[open_rows[is_better]] = scales[is_better]
+        least[open_rows[is_better]] = lost[is_better]
+        if above == 0:
+            # What is held whole by a scale without overflow needs no other.
+            open_rows = open_rows[lost > 0]
+    return best
+
+
+def _lost(rows: pa.Table, format_name: str, scale: Whole) -> Real:
+    """How much of each row is lost; where that is the same, fewer digits tell them apart."""
+    found = losses(rows, format_name, scale)
+    finite = np.maximum(found.overflow - _numbers(rows, "infs"), 0.0)
+    whole = np.maximum(_numbers(rows, "count"), 1.0)
+    return np.nan_to_num(finite + found.underflow + 1e-6 * found.subnormal / whole)
 
 
 def _moved(keys: npt.NDArray[np.int16], by: Whole | None) -> Whole:

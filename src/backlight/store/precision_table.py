@@ -22,10 +22,11 @@ def precision_table(rows: pa.Table, sizes: pa.Table, formats: Sequence[str]) -> 
     """The shares that each format loses of each row of `stats`, as it is and scaled.
 
     `scale` is 0 where nothing is lost, and else the greatest power of two by which nothing finite
-    overflows. `rounding_error` is the expected relative error, root mean square, of what the format
-    holds as normal numbers. `update_lost`, of updates, is whether the typical one is too small a
-    part of its parameter to change it; `sizes` says how large parameters are. Null is what is not
-    known, because the sketch of the row was left out.
+    overflows, unless that loses more than none does: then it is 0 too. `rounding_error` is the
+    expected relative error, root mean square, of what the format holds as normal numbers.
+    `update_lost`, of updates, is whether the typical one is too small a part of its parameter to
+    change it; `sizes` says how large parameters are. Null is what is not known, because the sketch
+    of the row was left out.
     """
     if isinstance(formats, str) or not formats:
         raise BacklightError("formats= is a list of names, such as ['float8_e4m3fn'].")
@@ -40,7 +41,9 @@ def _of_format(rows: pa.Table, name: str, update_parts: Real) -> pa.Table:
     finite = plain.overflow - np.asarray(rows["infs"].to_numpy(), np.float64)
     is_unknown = np.isnan(plain.overflow)
     loses = finite + plain.underflow + plain.subnormal > 0
-    scale = np.where(loses, highest_scales(rows, name), 0)
+    highest = losses(rows, name, highest_scales(rows, name))
+    is_worse = highest.overflow + highest.underflow > plain.overflow + plain.underflow
+    scale = np.where(loses & ~is_worse, highest_scales(rows, name), 0)
     scaled = losses(rows, name, scale)
     said = {each: rows[each] for each in _SAID}
     error = rounding_error(limits)

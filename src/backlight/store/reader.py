@@ -29,7 +29,7 @@ from backlight.store.runs import info_problem, read_info
 from backlight.store.snapshot import LARGE_TABLES, Snapshot
 from backlight.store.summary import of_lowest_rank, summarize
 from backlight.store.thinning import kept_steps
-from backlight.store.tiles import SHARES, SHOWN
+from backlight.store.tiles import SHOWN, UPDATE, UPDATE_RATIO, made_of, row_quantities, with_ratios
 
 OVERVIEW_TABLES: Final = ("steps", "scalars", "notes")
 """The small tables: enough for a summary."""
@@ -265,10 +265,11 @@ class RunReader:
         _check_one_of("statistic", statistic, self.statistics)
         _check_positive("columns", columns)
         snapshot = self._snapshot
-        steps = _between(snapshot.recorded_steps, first, last)
+        steps = _between(self._told_steps(snapshot), first, last)
         rows_per_step = snapshot.rows["stats"] / max(1, len(snapshot.recorded_steps))
         asked = columns_of(steps, columns, rows_per_step)
-        needed = ["site", "step", "quantity", "nans", "infs", *SHARES.get(statistic, (statistic,))]
+        sites = sites if row_quantities(quantity, statistic) else ()
+        needed = ["site", "step", "quantity", "nans", "infs", *made_of(statistic)]
         rows, tiles = snapshot.for_heatmap(
             quantity,
             statistic,
@@ -279,26 +280,47 @@ class RunReader:
             sites,
         )
         table = cells_of(asked, rows, tiles, statistic=statistic)
+        if statistic == UPDATE_RATIO:  # of what was 0 there is none
+            told = pc.field("value").is_valid() | (pc.field("nans") > 0) | (pc.field("infs") > 0)
+            table = table.filter(told)
         said = {"columns": json.dumps(asked.ranges), "fullest": json.dumps(asked.fullest)}
         return table.replace_schema_metadata(said)
 
+    def _told_steps(self, snapshot: Snapshot) -> npt.NDArray[np.int64]:
+        """The steps that have statistics, and where some are damaged those that had.
+
+        Of a run that is whole these are the same, but for a step that is just being written.
+        """
+        damage = self._followers["stats"].problems
+        if not damage and not (self.info.ended is not None and self._followers["stats"].torn):
+            return snapshot.recorded_steps
+        steps = snapshot.held["steps"]
+        recorded = steps["step"].filter(steps["recorded"]).to_numpy()
+        return np.union1d(snapshot.recorded_steps, recorded)
+
     def history(self, site: int, *, quantity: str = "value", points: int = 2000) -> pa.Table:
-        """Every statistic of one quantity at one site, about `points` rows of it."""
+        """Every statistic of one quantity at one site, about `points` rows of it.
+
+        Values and updates have an `update_ratio` too, which is null where nothing was updated.
+        """
         _check_one_of("quantity", quantity, QUANTITIES)
         _check_positive("points", points)
         buckets = max(1, points // _HISTORY_ROWS_PER_BUCKET)
         snapshot = self._snapshot
         needed = dict.fromkeys((*_IN_TIME[:-1], "site", "quantity", *_HISTORY, *snapshot.own))
         rows = snapshot.of_sites([site], needed)
-        is_asked = pc.equal(rows["quantity"], quantity)
-        rows = rows if pc.all(is_asked).as_py() else rows.filter(is_asked)
+        ratios = (UPDATE_RATIO,) if quantity in ("value", UPDATE) else ()
+        if ratios:
+            rows = with_ratios(rows, quantity)
+        else:
+            rows = rows.filter(pc.equal(rows["quantity"], quantity))
         # Of equals the first is kept: always the same one, wherever the rows came from.
         if (np.diff(rows["step"].to_numpy()) <= 0).any():
             rows = rows.sort_by([(name, "ascending") for name in _IN_TIME])
         if rows.num_rows > points:
-            kept = kept_steps(rows, buckets, snapshot.own)
+            kept = kept_steps(rows, buckets, (*ratios, *snapshot.own))
             rows = rows.filter(pc.is_in(rows["step"], pa.array(kept)))
-        return rows.select([*_HISTORY, *snapshot.own])
+        return rows.select([*_HISTORY, *ratios, *snapshot.own])
 
     def step(self, step: int) -> pa.Table:
         """Every statistic of one step at all sites, in the order in which they were seen."""

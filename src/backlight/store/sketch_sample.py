@@ -51,7 +51,7 @@ def sample_sketches(
     read = _sites_read(snapshot, asked)
     share = len(read) / max(1, len(known))
     columns, used = chosen_steps(steps, wanted_columns, _rows_per_step(snapshot, quantity) * share)
-    names = ["site", "step", "quantity", *SKETCHED]
+    names = ["site", "step", "iteration", "quantity", *SKETCHED]
     condition = (
         (pc.field("quantity") == quantity)
         & pc.field("step").isin(pa.array(used))

@@ -22,7 +22,7 @@ from backlight.store.merged_sketches import MERGED
 from backlight.store.own import physical, spread
 from backlight.store.parts import Part
 from backlight.store.ranks import RANK, SiteNumbers
-from backlight.store.tiles import TILES
+from backlight.store.tiles import TILES, UPDATE_RATIO, row_quantities, with_ratios
 
 LARGE_TABLES: Final = ("stats", "samples", "calls")
 """Tables whose parts are not held in memory."""
@@ -135,7 +135,8 @@ class Snapshot:
         in_tiles = physical([statistic], self.own)[0]
         wanted = ("site", "block", in_tiles, "nans", "infs")
         schema = pa.schema([TILES.field(name) for name in wanted])
-        is_asked = _within(steps) & (pc.field("quantity") == quantity)
+        quantities = row_quantities(quantity, statistic)
+        is_asked = _within(steps) & _is_one_of(quantities)
         if sites is not None:
             is_asked &= pc.field("site").isin(pa.array(sorted(sites), pa.int32()))
         rows = [self._held("stats", columns, is_asked)]
@@ -160,11 +161,13 @@ class Snapshot:
             for first, last in _stretches(needed):
                 stretch = part.rows_at(first, last, columns)
                 stretch = stretch if own is None else _of_keys(stretch, own)
-                rows.append(self._numbered(part, _of_quantity(stretch, quantity)))
+                rows.append(self._numbered(part, _of_quantities(stretch, quantities)))
         joined = spread(pa.concat_tables(blocks), [statistic], self.own)
         joined = joined.select(["site", "block", statistic, "nans", "infs"])
         names = ["site", "block", "value", "nans", "infs"]
-        return spread(pa.concat_tables(rows), asked, self.own), joined.rename_columns(names)
+        single = spread(pa.concat_tables(rows), asked, self.own)
+        single = with_ratios(single) if statistic == UPDATE_RATIO else single
+        return single, joined.rename_columns(names)
 
     def for_slices(self, site: int, quantity: str, level: int) -> list[pa.Table]:
         """Sketches of a quantity at a site: of blocks where a part has them, else of steps."""
@@ -178,7 +181,7 @@ class Snapshot:
             if rows is None:
                 rows = part.rows_of(own, [*SLICED])
             found.append(_of_keys(rows, own, is_sorted=True))
-        return [_of_quantity(each, quantity) for each in found]
+        return [_of_quantities(each, (quantity,)) for each in found]
 
     def _held(self, table: str, names: list[str], condition: Any) -> pa.Table:
         return self.held[table].select([*names, "rank"]).filter(condition)
@@ -200,9 +203,17 @@ def _of_keys(rows: pa.Table, sites: list[int], *, is_sorted: bool = False) -> pa
     return rows.filter(pc.is_in(rows["site"], pa.array(sites, pa.int32())))
 
 
-def _of_quantity(rows: pa.Table, quantity: str) -> pa.Table:
-    is_asked = pc.equal(rows["quantity"], quantity)
+def _of_quantities(rows: pa.Table, quantities: tuple[str, ...]) -> pa.Table:
+    if len(quantities) != 1:
+        return rows.filter(_is_one_of(quantities))
+    is_asked = pc.equal(rows["quantity"], quantities[0])
     return rows.filter(is_asked) if pc.any(pc.invert(is_asked)).as_py() else rows
+
+
+def _is_one_of(quantities: tuple[str, ...]) -> Any:
+    if len(quantities) == 1:  # twice as fast
+        return pc.field("quantity") == quantities[0]
+    return pc.field("quantity").isin(pa.array(quantities, pa.string()))
 
 
 def _with(columns: Iterable[str], name: str) -> list[str]:

@@ -83,6 +83,11 @@ class StreamFollower:
         """The bytes of the message that is not all there."""
         return 0 if self.has_ended else max(0, self._size_seen - self.offset)
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether it has no byte: a stream that was begun says first what it holds."""
+        return self._size_seen == 0
+
     def take(self) -> list[pa.RecordBatch]:
         """The rows that have become whole since the last call, in few batches."""
         size = self._size()

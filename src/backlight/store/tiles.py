@@ -31,7 +31,14 @@ SHARES: Final = {
 }
 """What a heatmap shows besides the statistics: parts of a whole."""
 
-SHOWN: Final = (*schema.STATISTICS, "batch_std", *SHARES)
+NORM: Final = "norm"
+UPDATE_RATIO: Final = "update_ratio"
+UPDATE: Final = "update"
+"""The quantity that has update ratios: others have none."""
+
+SHOWN: Final = (*schema.STATISTICS, "batch_std", *SHARES, NORM, UPDATE_RATIO)
+
+_MADE_OF: Final = {**SHARES, NORM: ("rms", "count"), UPDATE_RATIO: ("rms",)}
 
 TILES: Final = pa.schema(
     [
@@ -62,6 +69,7 @@ def tiles_of(rows: pa.Table, levels: Iterable[int]) -> Iterator[tuple[str, int, 
         mine = rows.filter(pc.equal(rows["quantity"], quantity))
         if mine.num_rows == 0:
             continue
+        mine = with_ratios(rows) if quantity == UPDATE else mine
         step = mine["step"].to_numpy()
         columns = {name: shown(mine, name) for name in SHOWN}
         blocks = _table(mine["site"].to_numpy(), step, columns, mine, matrix(mine["own"]))
@@ -83,8 +91,74 @@ def coarser(blocks: pa.Table, numbers: Numbers) -> pa.Table:
     return _table(site[starts], numbers[starts], columns, sums, own)
 
 
+def made_of(statistic: str) -> tuple[str, ...]:
+    """The columns of `stats` that a statistic is made of.
+
+    >>> made_of("mean"), made_of("norm")
+    (('mean',), ('rms', 'count'))
+    """
+    return _MADE_OF.get(statistic, (statistic,))
+
+
+def row_quantities(quantity: str, statistic: str) -> tuple[str, ...]:
+    """The quantities whose rows tell a statistic of one of them; none where it has none.
+
+    >>> row_quantities("grad", "norm"), row_quantities("update", "update_ratio")
+    (('grad',), ('update', 'value'))
+    >>> row_quantities("value", "update_ratio")
+    ()
+    """
+    if statistic != UPDATE_RATIO:
+        return (quantity,)
+    return (UPDATE, "value") if quantity == UPDATE else ()
+
+
+def with_ratios(rows: pa.Table, quantity: str = UPDATE) -> pa.Table:
+    """Those of updates and values that are one of these, with the `update_ratio` of each.
+
+    It is the norm of the update over that of the parameter at the same step; both have the same
+    number of elements, so it is the ratio of their root mean squares. None where that is of 0.
+
+    >>> rows = {"site": [1, 1, 2], "step": [5, 5, 5], "quantity": ["value", "update", "update"]}
+    >>> table = pa.table({**rows, "rms": [2.0, 0.5, 1.0]})
+    >>> with_ratios(table)["update_ratio"].to_pylist()
+    [0.25, None]
+    >>> with_ratios(table, "value")["update_ratio"].to_pylist()
+    [0.25]
+    """
+    beside = "value" if quantity == UPDATE else UPDATE
+    mine, others = (rows.filter(pc.equal(rows["quantity"], each)) for each in (quantity, beside))
+    if others.num_rows == 0:
+        return mine.append_column(UPDATE_RATIO, pa.nulls(mine.num_rows, pa.float64()))
+    keys, known = _same_keys(mine, others)
+    order = np.argsort(known, kind="stable")
+    # The last of equals: what was seen last is what was changed.
+    places = np.searchsorted(known[order], keys, side="right") - 1
+    is_known = np.append(known[order], -1)[places] == keys
+    theirs = np.append(_floats(others["rms"])[order], np.nan)[places]
+    pair = _floats(mine["rms"]), np.where(is_known, theirs, np.nan)
+    update, value = pair if quantity == UPDATE else pair[::-1]
+    ratios = update / np.where(value == 0, np.nan, value)
+    return mine.append_column(UPDATE_RATIO, pa.array(ratios, pa.float64(), from_pandas=True))
+
+
+def _same_keys(one: pa.Table, other: pa.Table) -> tuple[Numbers, Numbers]:
+    """A number for each row of both, equal where site, step and rank are."""
+    key = np.zeros(one.num_rows + other.num_rows, np.int64)
+    for name in ("site", "step", "rank"):
+        if name in one.column_names:
+            both = np.concatenate([one[name].to_numpy(), other[name].to_numpy()])
+            known, codes = np.unique(both, return_inverse=True)
+            key = key * max(1, len(known)) + codes
+    return key[: one.num_rows], key[one.num_rows :]
+
+
 def shown(rows: pa.Table, name: str) -> Numbers:
     """A statistic of rows as a heatmap shows it, with NaN where there is none."""
+    if name == NORM:
+        return _floats(rows["rms"]) * np.sqrt(_floats(rows["count"]))
+    if name == UPDATE_RATIO and name not in rows.column_names:
+        return np.full(rows.num_rows, np.nan)
     if name not in SHARES:
         return _floats(rows[name])
     part, whole = (_floats(rows[each]) for each in SHARES[name])

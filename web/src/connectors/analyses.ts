@@ -36,6 +36,7 @@ export interface PrecisionQuery {
   columns: number;
   /** Only these; null for all. */
   sites: readonly number[] | null;
+  iteration: number | null;
 }
 
 export async function precision(

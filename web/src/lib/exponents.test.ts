@@ -1,6 +1,14 @@
 import { expect, test } from "vitest";
 import type { NumberFormat } from "../connectors/analyses";
-import { countsOn, exponentAxis, highest, lowest, powerOfTwo, shortFormat } from "./exponents";
+import {
+  countsOn,
+  exponentAxis,
+  highest,
+  lowest,
+  powerOfTwo,
+  shortFormat,
+  suggestionOf,
+} from "./exponents";
 
 const HALF: NumberFormat = {
   name: "float16",
@@ -41,4 +49,9 @@ test("powers and formats are written as people write them", () => {
     "fp16",
     "fp4 e2m1fn",
   ]);
+});
+
+test("where no scale is suggested, it says whether anything is lost at all", () => {
+  expect(suggestionOf({ overflow: 0, underflow: 0, subnormal: 0 })).toBe("none needed");
+  expect(suggestionOf({ overflow: 0.13, underflow: 0.15, subnormal: 0 })).toBe("no scale helps");
 });

@@ -192,3 +192,16 @@ function drawRanges(
     pen.fillRect(normal!, top + i * RANGE, to! - normal!, RANGE - 1);
   }
 }
+
+/** What is said where no scale is suggested. */
+export function suggestionOf({
+  overflow,
+  underflow,
+  subnormal,
+}: {
+  overflow: number;
+  underflow: number;
+  subnormal: number;
+}): string {
+  return overflow + underflow + subnormal > 0 ? "no scale helps" : "none needed";
+}

@@ -1,5 +1,5 @@
 import { describe, expect, it } from "vitest";
-import { groupStarts, inNetworkOrder, rowLabels } from "./rows";
+import { groupStarts, inNetworkOrder, rowLabels, zoomedRows } from "./rows";
 
 describe("rows of sites", () => {
   const site = (name: string, module: string, tensor_class = "output") => ({
@@ -62,5 +62,20 @@ describe("rows of sites", () => {
       for (const [i, top] of tops.slice(1).entries())
         expect(top - tops[i]!).toBeGreaterThanOrEqual(12);
     }
+  });
+});
+
+describe("zoomed rows", () => {
+  const sites = ["a", "b", "c"].map((name) => ({ name }));
+
+  it("are found by the names of the first and the last", () => {
+    expect(zoomedRows({ top: "b", bottom: "c" }, sites)).toEqual({ first: 1, last: 2 });
+    expect(zoomedRows({ top: "a", bottom: "a" }, sites)).toEqual({ first: 0, last: 0 });
+  });
+
+  it("are all where one is not there or they are the wrong way round", () => {
+    expect(zoomedRows({}, sites)).toBeNull();
+    expect(zoomedRows({ top: "b", bottom: "gone" }, sites)).toBeNull();
+    expect(zoomedRows({ top: "c", bottom: "a" }, sites)).toBeNull();
   });
 });

@@ -81,3 +81,16 @@ export function groupStarts(sites: readonly Placed[]): number[] {
 export function blockOf(module: string): string {
   return /^[^.]*(?:\.\d+)?/.exec(module)?.[0] ?? module;
 }
+
+/** What shows every step and row again: a heatmap keeps in the address what it is zoomed into. */
+export const ALL_CELLS = { range: "", top: "", bottom: "" } as const;
+
+/** The first and the last of the rows whose names a heatmap is zoomed into, if they are there. */
+export function zoomedRows(
+  { top, bottom }: Readonly<Record<string, string>>,
+  sites: readonly { name: string }[],
+): { first: number; last: number } | null {
+  const first = top ? sites.findIndex(({ name }) => name === top) : -1;
+  const last = first < 0 ? -1 : sites.findIndex(({ name }) => name === bottom);
+  return last < first || first < 0 ? null : { first, last };
+}

@@ -1,5 +1,5 @@
 import { expect, test } from "vitest";
-import { STATISTICS, statisticOf, withOwn } from "./statistics";
+import { quantityFor, STATISTICS, shownTitle, statisticOf, whyNone, withOwn } from "./statistics";
 
 test("a run's own statistics stand behind those of every run", () => {
   const all = withOwn([
@@ -16,4 +16,15 @@ test("a run's own statistics stand behind those of every run", () => {
 
 test("what a run does not have is told as the first statistic", () => {
   expect(statisticOf("kurtosis").name).toBe(STATISTICS[0]!.name);
+});
+
+test("a norm is that of all elements, and an update ratio is of updates whatever is selected", () => {
+  expect(statisticOf("norm").of({ rms: 0.5, count: 16 })).toBe(2);
+  const ratio = statisticOf("update_ratio");
+  expect(ratio.of({ rms: 0.0075, update_ratio: 0.023 })).toBe(0.023);
+  expect(quantityFor(ratio.name, "grad")).toBe("update");
+  expect(quantityFor("norm", "grad")).toBe("grad");
+  expect(shownTitle(ratio, "update")).toBe("update ratio");
+  expect(shownTitle(statisticOf("norm"), "grad")).toBe("grad, norm");
+  expect(whyNone(ratio, "update")).toMatch(/^No parameter has a recorded update/);
 });

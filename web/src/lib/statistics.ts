@@ -34,9 +34,22 @@ const share = (
 
 export const UPDATE_RATIO = "update_ratio";
 
-/** What a heatmap can show of a statistic: those that are made of several numbers it cannot. */
-export function heatmapStatistic(name: string): string {
-  return name === "norm" || name === UPDATE_RATIO ? "rms" : name;
+/** The quantity that a statistic is shown of: update ratios are of updates, whatever is selected. */
+export function quantityFor(statistic: string, selected: string): string {
+  return statistic === UPDATE_RATIO ? "update" : selected;
+}
+
+/** What a view says it shows: `grad, norm`; update ratios are of parameters and of nothing else. */
+export function shownTitle({ name, label }: Statistic, quantity: string): string {
+  return name === UPDATE_RATIO ? label : `${quantityLabel(quantity)}, ${label}`;
+}
+
+/** Why no site has a statistic of a quantity. */
+export function whyNone(statistic: Statistic, quantity: string): string {
+  const title = shownTitle(statistic, quantity);
+  return statistic.name === UPDATE_RATIO
+    ? "No parameter has a recorded update: an update ratio is the norm of an update over that of its parameter."
+    : `No site has a recorded ${title}.`;
 }
 
 /** Quantities that only parameters have. */
@@ -80,13 +93,12 @@ export const STATISTICS: readonly Statistic[] = [
     ["constant_units", "units"],
     "share of units that are the same for every sample",
   ),
-  {
-    name: UPDATE_RATIO,
-    label: "update ratio",
-    kind: "magnitude",
-    about: "rms of a parameter's update over the rms of the parameter",
-    of: () => Number.NaN,
-  },
+  plain(
+    UPDATE_RATIO,
+    "update ratio",
+    "magnitude",
+    "norm of a parameter's update over the norm of the parameter",
+  ),
 ];
 
 /** A statistic that a run was asked for besides those that every run has. */

@@ -1,11 +1,17 @@
 import type { Connector, HistoryRow, Site, SketchSlice } from "../connectors/connector";
+import type { SampleRow } from "../connectors/kept";
 import { iterationRows } from "../lib/iterations";
+import { isOne, SAMPLE_STATISTICS, sampleHistory, sampleNote } from "../lib/samples";
 import { Resource } from "./resource.svelte";
 import type { OpenRun } from "./run.svelte";
 import { selection } from "./selection.svelte";
 
 const POINTS = 1000;
 const COLUMNS = 600;
+const SAMPLED_STEPS = 600;
+
+/** What every sample shares. */
+const WITHOUT_BATCH = ["parameter", "buffer", "optimizer"];
 
 /** The quantities that a site of this class can have. */
 export function quantitiesOf(site: Site, recorded: readonly string[]): string[] {
@@ -18,7 +24,7 @@ export function quantitiesOf(site: Site, recorded: readonly string[]): string[] 
   return possible.filter((quantity) => recorded.includes(quantity));
 }
 
-/** A row for each recorded step: of the selected kind and iteration. */
+/** A row for each recorded step: of the selected kind and iteration, and sample where it was recorded. */
 export interface History {
   step: number[];
   rows: Record<string, number>[];
@@ -26,12 +32,16 @@ export interface History {
   iterations: number[];
   dtype: string[];
   shape: number[][];
+  /** What is said where these numbers are not, or not only, of the selected sample. */
+  note: string;
 }
 
 /** One quantity of the selected site: its statistics and its distribution over steps. */
 export class QuantityData {
   readonly loaded = new Resource<HistoryRow[]>({ gapMs: 1000 });
   readonly sketches = new Resource<SketchSlice[]>({ gapMs: 2000 });
+  readonly samples = new Resource<SampleRow[]>({ gapMs: 2000 });
+  private hasBatch = false;
 
   readonly history = $derived.by(() => this.select());
 
@@ -44,13 +54,41 @@ export class QuantityData {
     if (!this.loaded.data) return null;
     const { kind } = this.run;
     const asked = this.loaded.data.filter((row) => kind === null || row.kind === kind);
-    const { rows, iterations } = iterationRows(asked, selection.current.iteration);
+    const { sample, iteration } = selection.current;
+    const one = this.hasBatch && isOne(sample) ? this.ofSample(asked, sample, iteration) : null;
+    if (one) return one;
+    const { rows, iterations } = iterationRows(asked, iteration);
     return {
       step: rows.map(({ step }) => step),
       rows: rows.map(({ statistics }) => statistics),
       iterations,
       dtype: rows.map(({ dtype }) => dtype),
       shape: rows.map(({ shape }) => shape),
+      note: this.hasBatch ? sampleNote(sample, null) : "",
+    };
+  }
+
+  /** What was recorded of one sample; null where nothing was. */
+  private ofSample(
+    batches: readonly HistoryRow[],
+    key: string,
+    iteration: number | null,
+  ): History | null {
+    const { kind } = this.run;
+    const asked = (this.samples.data ?? []).filter((row) => kind === null || row.kind === kind);
+    const { rows, iterations } = sampleHistory(asked, key, iteration);
+    if (rows.length === 0) return null;
+    const byStep = new Map(batches.map((row) => [row.step, row]));
+    const facts = rows.map(({ step }) => byStep.get(step) ?? batches.at(-1));
+    return {
+      step: rows.map(({ step }) => step),
+      rows: rows.map((row) =>
+        Object.fromEntries(SAMPLE_STATISTICS.map((name) => [name, row[name]])),
+      ),
+      iterations,
+      dtype: facts.map((row) => row?.dtype ?? ""),
+      shape: facts.map((row) => row?.shape ?? []),
+      note: sampleNote(key, key),
     };
   }
 
@@ -58,6 +96,12 @@ export class QuantityData {
     const { quantity, run } = this;
     const key = `${run.id}/${site.site}`;
     const version = run.rows?.stats;
+    this.hasBatch = !WITHOUT_BATCH.includes(site.tensor_class);
+    if (this.hasBatch && isOne(selection.current.sample)) {
+      this.samples.load(key, run.rows?.samples, (signal) =>
+        connector.siteSamples(run.id, { site: site.site, quantity, limit: SAMPLED_STEPS }, signal),
+      );
+    }
     this.loaded.load(key, version, (signal) =>
       connector.history(run.id, { site: site.site, quantity, limit: POINTS }, signal),
     );
@@ -69,6 +113,7 @@ export class QuantityData {
   stop(): void {
     this.loaded.stop();
     this.sketches.stop();
+    this.samples.stop();
   }
 }
 
