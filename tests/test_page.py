@@ -545,13 +545,13 @@ def wait_for_boxes(page: Page, count: int) -> None:
 
 
 def test_graph_folds_opens_and_closes_in_place(graph: Page) -> None:
-    first = show_graph(graph, "?site=blocks.0:out.0")
-    expect(graph.get_by_role("status")).to_contain_text("blocks.0:out.0 depends on")
+    first = show_graph(graph, "?site=blocks.5:out.0")
+    expect(graph.get_by_role("status")).to_contain_text("blocks.5:out.0 depends on")
     graph.keyboard.press("Enter")
     wait_for_boxes(graph, first + 6)
     expect(graph).to_have_url(re.compile("toggled=blocks.0%E2%80%A6blocks.5"))
     graph.keyboard.press("Enter")
-    expect(graph).to_have_url(re.compile("toggled=blocks.0&|toggled=blocks.0$"))
+    expect(graph).to_have_url(re.compile("toggled=blocks.5&|toggled=blocks.5$"))
     wait_for_boxes(graph, first + 6 + 5)
     graph.keyboard.press("Enter")
     wait_for_boxes(graph, first + 6)
@@ -621,6 +621,31 @@ def test_a_selected_node_lights_its_chain_and_is_inspected(graph: Page) -> None:
     expect(graph).to_have_url(re.compile("toggled=blocks.0%E2%80%A6blocks.5"))
     inspector.get_by_label("Role").select_option(label="weight")
     expect(graph.get_by_role("status")).to_contain_text("fc.weight depends on 0 tensors")
+
+
+def test_what_was_selected_elsewhere_is_seen_in_the_graph(graph: Page) -> None:
+    graph.goto("#/demo/blocks/tensor?site=blocks.3.fc:out.0")
+    expect(graph.get_by_role("complementary", name="Inspector")).to_contain_text("blocks.3.fc")
+    graph.keyboard.press("3")
+    expect(graph).to_have_url(re.compile("graph.*toggled=blocks.0%E2%80%A6blocks.5"))
+    wait_until_drawn(graph, GRAPH)
+    opened = boxes(graph)
+    # What is closed by hand stays closed while the graph is walked, and when it is come back to.
+    graph.keyboard.press("o")
+    graph.keyboard.press("o")
+    expect(graph).not_to_have_url(re.compile("toggled="))
+    closed = boxes(graph)
+    assert closed < opened
+    graph.keyboard.press("2")
+    graph.keyboard.press("3")
+    wait_until_drawn(graph, GRAPH)
+    assert boxes(graph) == closed
+    # To open what is around it is no step of its own.
+    for _ in range(4):
+        graph.go_back()
+    wait_for_boxes(graph, opened)
+    graph.go_back()
+    expect(graph).to_have_url(re.compile("/tensor"))
 
 
 def test_the_inspector_leads_to_what_a_tensor_was_made_from_in_every_view(graph: Page) -> None:

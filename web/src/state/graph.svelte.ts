@@ -10,7 +10,7 @@ import { SceneMaker } from "../lib/graph/scene";
 import { itemValues, mainVertex } from "../lib/graph/values";
 import { colourScale, defaultScale, scalesFor } from "../lib/scale";
 import { isOfParameters, statisticOf } from "../lib/statistics";
-import type { Dependencies } from "./dependencies.svelte";
+import type { Frame } from "./frame.svelte";
 import { Resource } from "./resource.svelte";
 import type { OpenRun } from "./run.svelte";
 import { selection } from "./selection.svelte";
@@ -94,22 +94,21 @@ export class GraphState {
   });
   readonly scale = $derived.by(() => this.makeScale());
 
-  private known: string | null | undefined;
   private range = { key: "", low: Number.NaN, high: Number.NaN };
 
   constructor(
     private readonly connector: Connector,
     private readonly run: OpenRun,
-    private readonly dependencies: Dependencies,
+    private readonly frame: Frame,
   ) {}
 
   get answer() {
-    return this.dependencies.answer;
+    return this.frame.dependencies.answer;
   }
 
   /** To be called from effects: loads what the selection needs and is not there. */
   loadGraph(): void {
-    this.dependencies.follow(this.connector, this.run);
+    this.frame.dependencies.follow(this.connector, this.run);
   }
 
   loadMoments(): void {
@@ -140,7 +139,7 @@ export class GraphState {
     const vertex = item >= graph.boxes.length ? item - graph.boxes.length : this.chosenIn(item);
     if (vertex === null) return;
     const site = graph.vertices[vertex]!.name;
-    if (isSeen) this.known = site;
+    if (isSeen) this.frame.shownInGraph = site;
     selection.change({ site });
   }
 
@@ -153,11 +152,18 @@ export class GraphState {
     return vertex === null ? null : graph.vertices[vertex]!.name;
   }
 
-  /** Whether a selected site was chosen here, or was there from the beginning. */
+  /** Whether a selected site was chosen here, was shown here before, or speaks for the box that is seen. */
   isKnown(site: string | null): boolean {
-    const isKnown = this.known === undefined || site === null || site === this.known;
-    this.known = site;
-    return isKnown;
+    const before = this.frame.shownInGraph;
+    this.frame.shownInGraph = site;
+    return site === null || site === before || (before === undefined && this.isSpoken());
+  }
+
+  /** A click on a closed box selects the tensor that speaks for it: the box stays closed in a link to that. */
+  private isSpoken(): boolean {
+    const { graph, selected, vertex } = this;
+    if (!graph || selected === null || vertex === null) return false;
+    return selected < graph.boxes.length && mainVertex(graph, selected) === vertex;
   }
 
   toggle(item: Item): void {
@@ -182,7 +188,7 @@ export class GraphState {
     const { box } = graph.vertices[vertex]!;
     const toggled = openAround(graph, selection.current.toggled, box);
     const isInside = this.selected !== null;
-    selection.scrub({ toggled, ...(isInside ? {} : { inside: "" }) });
+    selection.amend({ toggled, ...(isInside ? {} : { inside: "" }) });
   }
 
   private chosenIn(box: number): number | null {

@@ -5,7 +5,7 @@ import { Nesting } from "./nesting";
 import { presenceOf } from "./presence";
 import { linear, sampleGraph } from "./sample";
 import { SceneMaker } from "./scene";
-import { itemValues } from "./values";
+import { itemValues, shownVertex } from "./values";
 
 type Row = [site: number, iteration: number, value: number | null, nans?: number];
 
@@ -106,6 +106,29 @@ describe("values", () => {
     expect(chosen.get(item("layer:out.0"))?.value).toBe(-7);
     const greatest = itemValues(scene, { ...source, selected: null, isOfParameters: true });
     expect(greatest.get(item("layer:out.0"))).toMatchObject({ value: -7, of: 2 });
+  });
+
+  it("are of the chosen role alone, and nothing where it has none", () => {
+    const memory = graph.vertexOfSite.get(number("memory"))!;
+    const layer = graph.vertices[graph.vertexOfSite.get(number("layer:out.0"))!]!;
+    const input = graph.vertexOfSite.get(number("layer:in.0"))!;
+    const rest = { ...source, isOfParameters: false };
+    expect(itemValues(scene, { ...rest, selected: input }).has(layer.box)).toBe(false);
+    expect(itemValues(scene, { ...rest, selected: memory }).get(layer.box)?.value).toBe(3);
+    expect(shownVertex(graph, layer.box, input, new Map())).toBe(input);
+  });
+
+  it("of a closed box are its own, whatever is selected in a box inside", () => {
+    const shut = new SceneMaker(new Nesting(graph)).make(0, new Set(), "down");
+    const model = graph.boxById.get("(model)")!;
+    const seen = momentOf([
+      [number("layer:out.0"), 0, 3],
+      [number("(model):out.0"), 0, 5],
+    ]);
+    const selected = graph.vertexOfSite.get(number("layer:out.0"))!;
+    const rest = { graph, moment: seen, picked: pickRows(seen, null, 1), isOfParameters: false };
+    expect(itemValues(shut, { ...rest, selected }).get(model)?.value).toBe(5);
+    expect(shownVertex(graph, model, selected, new Map())).not.toBe(selected);
   });
 
   it("tell NaN from nothing", () => {

@@ -1,8 +1,9 @@
 import { truncateMiddle } from "../truncate";
 import type { Drawing, Fill, Palette } from "./look";
+import type { Box } from "./model";
 import { isVertexItem } from "./nesting";
 import { type Placed, SIZES } from "./scene";
-import { type ItemValue, mainVertex } from "./values";
+import { chosenRole, type ItemValue, mainVertex, shownVertex } from "./values";
 
 /** Where something is on the screen. */
 export interface Spot {
@@ -85,10 +86,10 @@ export function paintText(
     return;
   }
   const small = fontSize(11, drawing);
-  const shown = value?.vertex ?? (box ? mainVertex(graph, box.index) : null);
+  const shown = shownVertex(graph, box.index, drawing.vertex, values);
   const shape = shown === null ? "" : drawing.shapeOf(shown);
   const below = { ...line, x: spot.x + indent, y: middle + spot.height * 0.22 };
-  const about = box.kind === "tensor" ? tensorAbout(drawing, box.index) : box.about;
+  const about = box.kind === "tensor" ? tensorAbout(drawing, box.index) : moduleAbout(drawing, box);
   writeLine(context, below, about, shape, small, palette, { ...fill, ink: fill.dimInk });
 }
 
@@ -110,6 +111,13 @@ function tensorAbout({ graph, vertex, selected }: Drawing, index: number): strin
   if (box.vertices.length < 2) return box.about;
   const chosen = selected === index && vertex !== null ? graph.vertices[vertex]!.role : "";
   return chosen || `${box.vertices.length} roles`;
+}
+
+/** A module's class; before it the role that is chosen, unless it is the one that speaks for it. */
+function moduleAbout({ graph, vertex }: Drawing, { index, about }: Box): string {
+  const chosen = chosenRole(graph, index, vertex);
+  if (chosen === null || chosen === mainVertex(graph, index)) return about;
+  return `${graph.vertices[chosen]!.role} · ${about}`;
 }
 
 /** A name at the left and a number at the right, which gives way if there is no room for both.
