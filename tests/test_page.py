@@ -648,6 +648,18 @@ def test_what_was_selected_elsewhere_is_seen_in_the_graph(graph: Page) -> None:
     expect(graph).to_have_url(re.compile("/tensor"))
 
 
+def test_the_colours_of_a_link_do_not_depend_on_what_was_seen_before(graph: Page) -> None:
+    legend = graph.get_by_role("img", name="Colours: value")
+    show_graph(graph, "?step=4&statistic=abs_max")
+    told = legend.get_attribute("aria-label")
+    graph.goto("about:blank")
+    for step in range(5):
+        before = picture(graph.locator(GRAPH)) if step else ""
+        show_graph(graph, f"?step={step}&statistic=abs_max")
+        wait_for_other_picture(graph, GRAPH, before)
+    expect(legend).to_have_attribute("aria-label", told or "")
+
+
 def test_the_inspector_leads_to_what_a_tensor_was_made_from_in_every_view(graph: Page) -> None:
     graph.goto("#/demo/blocks/tensor?site=blocks.3.fc:out.0")
     inspector = graph.get_by_role("complementary", name="Inspector")

@@ -1,6 +1,6 @@
 import { describe, expect, it } from "vitest";
 import { buildGraph } from "./model";
-import { type Moment, pickRows, ratio } from "./moment";
+import { type Moment, pickRows, ratio, spread } from "./moment";
 import { Nesting } from "./nesting";
 import { presenceOf } from "./presence";
 import { linear, sampleGraph } from "./sample";
@@ -37,6 +37,13 @@ describe("pickRows", () => {
 
   it("takes the last of each", () => {
     expect([...pickRows(moment, null, 3).row]).toEqual([2, -1, 3, 4]);
+  });
+});
+
+describe("spread", () => {
+  it("has the first, the last, and some between", () => {
+    expect(spread([0, 5, 10, 15, 20, 25, 30], 3)).toEqual([0, 15, 30]);
+    expect(spread([4, 8], 3)).toEqual([4, 8]);
   });
 });
 
@@ -129,6 +136,18 @@ describe("values", () => {
     const rest = { graph, moment: seen, picked: pickRows(seen, null, 1), isOfParameters: false };
     expect(itemValues(shut, { ...rest, selected }).get(model)?.value).toBe(5);
     expect(shownVertex(graph, model, selected, new Map())).not.toBe(selected);
+  });
+
+  it("are none of a module's parameters where its output has one at another iteration", () => {
+    const seen = momentOf([
+      [number("layer:out.0"), 1, 3],
+      [number("layer:out.0"), 2, 4],
+      [number("layer.weight"), 0, -7],
+    ]);
+    const at = (iteration: number) => ({ moment: seen, picked: pickRows(seen, iteration, 3) });
+    const rest = { graph, selected: null, isOfParameters: false };
+    expect(itemValues(scene, { ...rest, ...at(0) }).has(item("layer:out.0"))).toBe(false);
+    expect(itemValues(scene, { ...rest, ...at(1) }).get(item("layer:out.0"))?.value).toBe(3);
   });
 
   it("tell NaN from nothing", () => {

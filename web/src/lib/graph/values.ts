@@ -45,7 +45,9 @@ function numberOf(item: Item, source: Source): ItemValue | null {
   if (chosen !== null && !speaks) return readValue(chosen, source);
   const own = source.isOfParameters ? null : main;
   const value = own === null ? null : readValue(own, source);
-  return value ?? greatest(item, source);
+  // What it has at other iterations is not made up for by what its parameters have at none.
+  const isElsewhere = own !== null && source.picked.isAnywhere[graph.vertices[own]!.site] === 1;
+  return value ?? (isElsewhere ? null : greatest(item, source));
 }
 
 /** The selected tensor, if it is one of a box's own: one in a box inside is none of its roles. */
