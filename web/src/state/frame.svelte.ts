@@ -25,3 +25,8 @@ function saysWhatIsOpen(): boolean {
   const { view, toggled, inside } = selection.current;
   return view === "graph" && (toggled.length > 0 || inside !== "");
 }
+
+/** How much wider the inspector is when it is open, as the workspace's style says. */
+export function roomToOpen(): number {
+  return Math.max(320, Math.min(400, window.innerWidth / 5)) - 28;
+}
