@@ -72,6 +72,8 @@ export function paintText(
   const indent = (canOpen ? 20 : 10) * Math.min(1, drawing.camera.zoom);
   if (canOpen)
     chevron(context, spot.x + 12 * Math.min(1, drawing.camera.zoom), first, false, fill.dimInk);
+  // On a hatch, words stand on a plate of the box's own colour.
+  if (value?.hasNan || value?.hasInf) fill = { ...fill, plate: fill.css };
   const label = labelOf(drawing, item);
   const line = { x: spot.x + indent, right: spot.x + spot.width - 7, y: first };
   const used = writeLine(context, line, label, number, size, palette, fill, "600 ");
@@ -135,6 +137,14 @@ function writeLine(
   const room = Math.floor((right - x) / (size * CHARACTER));
   const hasNumber = number !== "" && room - number.length >= Math.min(name.length, 10) + 1;
   const cut = truncateMiddle(name, hasNumber ? room - number.length - 1 : room);
+  const small = Math.min(size, 11.5);
+  const numberLeft = right - number.length * small * CHARACTER;
+  if (fill.plate !== undefined) {
+    context.fillStyle = fill.plate;
+    const [top, height] = [y - size * 0.68, size * 1.36];
+    context.fillRect(x - 3, top, cut.length * size * CHARACTER + 6, height);
+    if (hasNumber) context.fillRect(numberLeft - 3, top, right - numberLeft + 6, height);
+  }
   context.textBaseline = "middle";
   context.textAlign = "left";
   context.font = `${weight}${size}px ${palette.mono}`;
@@ -142,7 +152,7 @@ function writeLine(
   context.fillText(cut, x, y);
   if (hasNumber) {
     context.textAlign = "right";
-    context.font = `${Math.min(size, 11.5)}px ${palette.mono}`;
+    context.font = `${small}px ${palette.mono}`;
     context.fillText(number, right, y);
   }
   return cut.length * size * CHARACTER;

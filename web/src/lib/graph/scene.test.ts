@@ -102,6 +102,17 @@ describe("a scene", () => {
     expect(made.byItem.has(box("a.attn"))).toBe(true);
   });
 
+  it("gives wider boxes to a high column, which is seen from far away", () => {
+    const column = Array.from({ length: 18 }, (_, i) => linear(`layer_${i}`, `${i}, ${i + 1}`));
+    const tall = make(column);
+    const width = (scene: Scene) => scene.byItem.get(tall.box("layer_3"))!.width;
+    const short = make(column.slice(0, 4));
+    const usual = short.scene([]).byItem.get(short.box("layer_3"))!.width;
+    expect(width(tall.scene([]))).toBeGreaterThan(1.3 * usual);
+    expect(width(tall.scene([], "right"))).toBe(usual);
+    isSound(tall.scene([]));
+  });
+
   it("leads back around the side", () => {
     const looped = make(BLOCKS, { loop: true }).scene([]);
     const back = looped.links.filter(({ isBack }) => isBack);

@@ -50,6 +50,10 @@ export const SIZES = {
   back: 14,
 };
 
+/** Of what is higher than this, boxes are drawn smaller than their words. */
+const UNSHRUNK = 640;
+const MOST_WIDENING = 2;
+
 interface BoxLayout {
   width: number;
   height: number;
@@ -85,7 +89,10 @@ export class SceneMaker {
   }
 
   private forget(open: ReadonlySet<number>, direction: Direction): void {
-    if (direction !== this.direction) this.layouts.clear();
+    if (direction !== this.direction) {
+      this.layouts.clear();
+      this.widths.clear();
+    }
     const { boxes } = this.nesting.graph;
     for (const changed of [...open].filter((box) => !this.open.has(box))) this.drop(changed, boxes);
     for (const changed of [...this.open].filter((box) => !open.has(box))) this.drop(changed, boxes);
@@ -119,10 +126,22 @@ export class SceneMaker {
     if (found === undefined) {
       const { boxes } = this.nesting.graph;
       const needs = boxes[parent]!.children.map((child) => neededWidth(boxes[child]!));
-      found = Math.min(SIZES.widest, Math.max(SIZES.box.width, ...needs));
+      const wanted = Math.min(SIZES.widest, Math.max(SIZES.box.width, ...needs));
+      found = Math.round(wanted * this.widening(parent, wanted));
       this.widths.set(parent, found);
     }
     return found;
+  }
+
+  /** A high column is seen from far away, where words do not shrink as much as boxes: as it has room at
+   * its sides, its boxes are wider. */
+  private widening(parent: number, width: number): number {
+    if (this.direction === "right") return 1;
+    const { rows } = this.nesting.arrangement(parent).layering;
+    const height = rows.length * (SIZES.box.height + SIZES.between);
+    const beside = Math.max(1, ...rows.map((row) => row.length));
+    const room = height / (beside * (width + SIZES.beside));
+    return Math.max(1, Math.min(MOST_WIDENING, height / UNSHRUNK, room));
   }
 
   private compute(index: number): BoxLayout {
