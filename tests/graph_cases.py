@@ -159,6 +159,17 @@ class SeveralInAndOut(nn.Module):
         return self.join(left, left + right) + same
 
 
+class GivenTwice(nn.Module):
+    """One tensor is both the input and what it is compared with, as language models are trained."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = nn.Linear(4, 4)
+
+    def forward(self, x: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        return (self.body(x) - labels).square()
+
+
 class TwoHeads(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -377,6 +388,7 @@ CASES = {
     "recursion": case(Recursive, X),
     "skip_connections": case(Blocks, X),
     "several_inputs_and_outputs": case(SeveralInAndOut, X, torch.ones(4)),
+    "one_tensor_as_two_inputs": case(GivenTwice, X, X),
     "dict_outputs": case(TwoHeads, X),
     "argmax_and_embedding": case(Chooses, X),
     "detach": case(Detached, X),

@@ -581,13 +581,13 @@ def wait_for_boxes(page: Page, count: int) -> None:
 
 
 def test_graph_folds_opens_and_closes_in_place(graph: Page) -> None:
-    first = show_graph(graph, "?site=blocks.0:out.0")
-    expect(graph.get_by_role("status")).to_contain_text("blocks.0:out.0 depends on")
+    first = show_graph(graph, "?site=blocks.5:out.0")
+    expect(graph.get_by_role("status")).to_contain_text("blocks.5:out.0 depends on")
     graph.keyboard.press("Enter")
     wait_for_boxes(graph, first + 6)
     expect(graph).to_have_url(re.compile("toggled=blocks.0%E2%80%A6blocks.5"))
     graph.keyboard.press("Enter")
-    expect(graph).to_have_url(re.compile("toggled=blocks.0&|toggled=blocks.0$"))
+    expect(graph).to_have_url(re.compile("toggled=blocks.5&|toggled=blocks.5$"))
     wait_for_boxes(graph, first + 6 + 5)
     graph.keyboard.press("Enter")
     wait_for_boxes(graph, first + 6)
@@ -612,21 +612,31 @@ def test_graph_is_entered_with_a_trail_and_equal_blocks_are_stepped_through(grap
 
 
 def middle_of(page: Page) -> dict[str, float]:
-    """The middle of the graph at rest: of a network that is a chain, in its blocks."""
+    """A place in the folded blocks, which are in the middle of the graph's height when it rests."""
     page.wait_for_timeout(400)
     area = page.locator(GRAPH).bounding_box()
     assert area is not None
-    return {"x": area["width"] / 2, "y": area["height"] / 2}
+    tip = page.get_by_role("tooltip").filter(has_text="times Block")
+    for left in range(0, 300, 30):
+        place = {"x": area["width"] / 2 - left, "y": area["height"] / 2}
+        page.locator(GRAPH).hover(position=place)
+        page.wait_for_timeout(50)
+        if tip.is_visible():
+            return place
+    raise AssertionError("The blocks are not in the middle.")
 
 
 def test_graph_is_clicked_dragged_and_entered_with_the_mouse(graph: Page) -> None:
     show_graph(graph)
     canvas = graph.locator(GRAPH)
+    blocks = middle_of(graph)
     before = picture(canvas)
-    canvas.click(position=middle_of(graph))
+    canvas.click(position=blocks)
     expect(graph.get_by_role("complementary", name="Inspector")).to_contain_text("blocks.5:out.0")
     wait_for_other_picture(graph, GRAPH, before)
-    canvas.hover(position=middle_of(graph))
+    # The inspector opened, and the graph stays where it is.
+    graph.wait_for_timeout(400)
+    canvas.hover(position=blocks)
     expect(graph.get_by_role("tooltip")).to_contain_text("6 times Block")
     canvas.hover(position={"x": 20, "y": 20})
     expect(graph.get_by_role("tooltip")).to_be_hidden()
@@ -635,8 +645,8 @@ def test_graph_is_clicked_dragged_and_entered_with_the_mouse(graph: Page) -> Non
     graph.mouse.move(400, 300)
     graph.mouse.up()
     wait_for_other_picture(graph, GRAPH, before)
-    graph.keyboard.press("0")
     graph.keyboard.press("Escape")
+    graph.keyboard.press("0")
     canvas.dblclick(position=middle_of(graph))
     expect(graph).to_have_url(re.compile("inside=blocks.0%E2%80%A6blocks.5"))
 
@@ -657,6 +667,43 @@ def test_a_selected_node_lights_its_chain_and_is_inspected(graph: Page) -> None:
     expect(graph).to_have_url(re.compile("toggled=blocks.0%E2%80%A6blocks.5"))
     inspector.get_by_label("Role").select_option(label="weight")
     expect(graph.get_by_role("status")).to_contain_text("fc.weight depends on 0 tensors")
+
+
+def test_what_was_selected_elsewhere_is_seen_in_the_graph(graph: Page) -> None:
+    graph.goto("#/demo/blocks/tensor?site=blocks.3.fc:out.0")
+    expect(graph.get_by_role("complementary", name="Inspector")).to_contain_text("blocks.3.fc")
+    graph.keyboard.press("3")
+    expect(graph).to_have_url(re.compile("graph.*toggled=blocks.0%E2%80%A6blocks.5"))
+    wait_until_drawn(graph, GRAPH)
+    opened = boxes(graph)
+    # What is closed by hand stays closed while the graph is walked, and when it is come back to.
+    graph.keyboard.press("o")
+    graph.keyboard.press("o")
+    expect(graph).not_to_have_url(re.compile("toggled="))
+    closed = boxes(graph)
+    assert closed < opened
+    graph.keyboard.press("2")
+    graph.keyboard.press("3")
+    wait_until_drawn(graph, GRAPH)
+    assert boxes(graph) == closed
+    # To open what is around it is no step of its own.
+    for _ in range(4):
+        graph.go_back()
+    wait_for_boxes(graph, opened)
+    graph.go_back()
+    expect(graph).to_have_url(re.compile("/tensor"))
+
+
+def test_the_colours_of_a_link_do_not_depend_on_what_was_seen_before(graph: Page) -> None:
+    legend = graph.get_by_role("img", name="Colours: value")
+    show_graph(graph, "?step=4&statistic=abs_max")
+    told = legend.get_attribute("aria-label")
+    graph.goto("about:blank")
+    for step in range(5):
+        before = picture(graph.locator(GRAPH)) if step else ""
+        show_graph(graph, f"?step={step}&statistic=abs_max")
+        wait_for_other_picture(graph, GRAPH, before)
+    expect(legend).to_have_attribute("aria-label", told or "")
 
 
 def test_the_inspector_leads_to_what_a_tensor_was_made_from_in_every_view(graph: Page) -> None:

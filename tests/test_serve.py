@@ -15,15 +15,20 @@ from urllib.parse import quote
 import httpx
 import pyarrow as pa
 import pytest
+import torch
 from graph_runs import block_tree, write_graph_run
 from sample_runs import SampleRun, write_sample_run
+from torch import nn
 
+import backlight
 from backlight.errors import BacklightError
 from backlight.schema import TABLES
 from backlight.serve.app import NO_BUNDLE
+from backlight.serve.graphs import Graphs
 from backlight.serve.live import Hub
 from backlight.serve.security import access_for, host_name
 from backlight.serve.server import Viewer, bind, open_viewer
+from backlight.store.reader import RunReader
 
 ODD = "<b>[red]ü 日本 %2F?#&'\""
 WAIT_SECS = 20.0
@@ -169,6 +174,44 @@ def test_the_graph_of_a_step(client: httpx.Client) -> None:
     assert graph["nodes"][0] == [0, "tensor", "x", "x", "input"]
     assert ["embed", 1, 0] in graph["calls"]
     assert [0, graph["nodes"][-1][0]] not in graph["edges"]["autograd"]
+
+
+class NowAndThen(nn.Module):
+    """A cell that some iterations give more to than the first did."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.enc, self.cell, self.aux = nn.Linear(3, 4), nn.GRUCell(4, 4), nn.Linear(4, 4)
+
+    def forward(self, x: torch.Tensor, state: torch.Tensor, *, is_first: bool) -> torch.Tensor:
+        """The state after another iteration."""
+        seen = self.enc(x) if is_first else self.enc(x) + self.aux(state)
+        return self.cell(seen, state)
+
+
+def test_nodes_are_in_the_order_of_an_iteration(tmp_path: Path) -> None:
+    model = NowAndThen()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with (
+        backlight.watch(model, optimizer, root=tmp_path, project="p", name="late", every=1) as run,
+        run.step(),
+    ):
+        state = torch.zeros(2, 4)
+        for number in range(3):
+            with run.iteration():
+                state = model(torch.ones(2, 3), state, is_first=number == 0)
+                state = run.tensor("state", state)
+        state.sum().backward()
+        optimizer.step()
+    reader = RunReader(tmp_path / "p" / "late")
+    reader.refresh()
+    names = {row["site"]: row["name"] for row in reader.sites().to_pylist()}
+    graph = Graphs().at(reader, 0)
+    order = [names[site] for site, *_ in graph["nodes"]]
+    assert sorted(order) == sorted(set(order))
+    place = {name: order.index(name) for name in ("enc:out.0", "aux:in.0", "cell:in.0", "state")}
+    assert sorted(place, key=place.__getitem__) == list(place)
+    assert order.index("aux:out.0") < order.index("cell:in.0")
 
 
 def test_one_step_at_all_sites(client: httpx.Client) -> None:

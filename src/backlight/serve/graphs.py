@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections import OrderedDict
-from collections.abc import Collection
+from collections.abc import Collection, Iterable, Sequence
+from itertools import chain
 from pathlib import Path
 from threading import Lock
 from typing import Any, Final
@@ -38,8 +39,11 @@ class Graphs:
         if row is None or not row["graph"]:
             raise NotFoundError(_no_graph(step))
         graph = _read(reader.path, row["graph"])
-        places = _places(reader)
-        nodes = [[site, role, *places.get(site, ("", "", ""))] for site, role in graph["nodes"]]
+        places, roles = _places(reader), dict(graph["nodes"])
+        order = list(roles)
+        if row["iterations"] > 1:
+            order = within_iterations(order, _sights(reader, row["step"], roles))
+        nodes = [[site, roles[site], *places.get(site, ("", "", ""))] for site in order]
         return {**graph, **row, "nodes": nodes, "signature": row["graph"]}
 
     def _row(self, reader: RunReader, step: int | None) -> dict[str, Any] | None:
@@ -84,6 +88,36 @@ def with_graphs(steps: pa.Table) -> pa.Table:
     return pa.table({**columns, "iterations": iterations, "graph": graphs})
 
 
+def within_iterations(order: Sequence[int], sights: Iterable[Sequence[int]]) -> list[int]:
+    """Sites as an iteration sees them, of their order of first sight and those of each iteration.
+
+    What only a later iteration sees comes before what that one sees after it: an edge that leads
+    on in this order stays within an iteration, and one that leads back goes to the next.
+
+    >>> within_iterations([0, 1, 2, 3, 4], [[0, 1, 2], [0, 3, 1, 2], [0, 1, 2, 4]])
+    [0, 3, 1, 2, 4]
+    """
+    known: set[int] = set()
+    earlier: dict[int, list[int]] = {}
+    for seen in sights:
+        after = None
+        for site in dict.fromkeys(reversed(seen)):
+            if site in known:
+                after = site
+            elif after is not None:
+                earlier.setdefault(after, []).append(site)
+        known.update(seen)
+    moved = set(chain.from_iterable(earlier.values()))
+    found, todo = [], [site for site in reversed(order) if site not in moved]
+    while todo:
+        site = todo.pop()
+        if site in earlier:
+            todo += (site, *earlier.pop(site))
+        else:
+            found.append(site)
+    return found
+
+
 def moment_statistics(reader: RunReader) -> tuple[str, ...]:
     """What can be asked of all sites at one step."""
     return tuple(name for name in reader.statistics if name != UPDATE_RATIO)
@@ -112,6 +146,17 @@ def _value(rows: pa.Table, statistic: str) -> pa.ChunkedArray:
     part, whole = (pc.cast(rows[name], pa.float64()) for name in SHARES[statistic])
     has_any = pc.greater(whole, 0.0)
     return pc.if_else(has_any, pc.divide(part, pc.if_else(has_any, whole, math.nan)), None)
+
+
+def _sights(reader: RunReader, step: int, of: Collection[int]) -> list[list[int]]:
+    """The sites that each iteration of a step saw, one after another."""
+    rows = of_lowest_rank(reader.step(step).filter(pc.field("quantity") == "value"))
+    columns = [rows[name].to_pylist() for name in ("iteration", "site")]
+    seen: dict[int, list[int]] = {}
+    for iteration, site in zip(*columns, strict=True):
+        if site in of:
+            seen.setdefault(iteration, []).append(site)
+    return list(seen.values())
 
 
 def _places(reader: RunReader) -> dict[int, tuple[str, str, str]]:

@@ -1,5 +1,5 @@
 import { describe, expect, it } from "vitest";
-import { colourScale, defaultScale, scalesFor } from "./scale";
+import { colourScale, defaultScale, scalesFor, withBeyond } from "./scale";
 import { STATISTICS, statisticOf } from "./statistics";
 
 const values = [1e-6, 1e-4, 1e-2, 1, Number.NaN];
@@ -12,6 +12,14 @@ it("has a sensible scale for each statistic", () => {
 });
 
 describe("a scale", () => {
+  it("says that other values than those it was made for lie beyond it", () => {
+    const scale = colourScale("magnitude", "log", values);
+    const labels = (others: (number | null)[]) =>
+      withBeyond(scale, others).ends.map(({ label }) => label);
+    expect(labels([1, 1e-5, null, 0])).toEqual(scale.ends.map(({ label }) => label));
+    expect(labels([1e-9, 20])).toEqual(scale.ends.map(({ label }, i) => `${"≤≥"[i]} ${label}`));
+  });
+
   it("of magnitudes spreads decades evenly", () => {
     const { place, ramp } = colourScale("magnitude", "log", values);
     expect(ramp).toBe("viridis");

@@ -61,6 +61,20 @@ export function colourScale(
   };
 }
 
+/** A scale that was made for other values says where these lie beyond its ends. */
+export function withBeyond(scale: ColourScale, values: ArrayLike<number | null>): ColourScale {
+  const isBeyond = [false, false];
+  for (let i = 0; i < values.length; i++) {
+    const place = scale.place(values[i] ?? Number.NaN, Number.NaN);
+    if (place < 0) isBeyond[0] = true;
+    else if (place > 1 + 1e-9) isBeyond[1] = true;
+  }
+  const [low, high] = scale.ends;
+  const mark = (end: Tick, sign: string, is: boolean | undefined) =>
+    is && !end.label.startsWith(sign) ? { ...end, label: `${sign} ${end.label}` } : end;
+  return { ...scale, ends: [mark(low, "≤", isBeyond[0]), mark(high, "≥", isBeyond[1])] };
+}
+
 type WithoutEnds = Omit<ColourScale, "ends">;
 
 function scaleOf(

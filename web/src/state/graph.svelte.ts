@@ -1,25 +1,31 @@
 import type { Connector } from "../connectors/connector";
 import { formatShape } from "../lib/format";
 import { buildGraph } from "../lib/graph/model";
-import { type Moment, pickRows } from "../lib/graph/moment";
+import { type Moment, pickRows, spread } from "../lib/graph/moment";
 import { type Item, Nesting } from "../lib/graph/nesting";
 import { ALL, openAround, openBoxes, toggle } from "../lib/graph/open";
 import { ALL_PRESENT, presenceOf } from "../lib/graph/presence";
 import { reachOf } from "../lib/graph/reach";
 import { SceneMaker } from "../lib/graph/scene";
 import { itemValues, mainVertex } from "../lib/graph/values";
-import { colourScale, defaultScale, scalesFor } from "../lib/scale";
+import { colourScale, defaultScale, scalesFor, withBeyond } from "../lib/scale";
 import { isOfParameters, statisticOf } from "../lib/statistics";
-import type { Dependencies } from "./dependencies.svelte";
+import type { Frame } from "./frame.svelte";
 import { Resource } from "./resource.svelte";
 import type { OpenRun } from "./run.svelte";
 import { selection } from "./selection.svelte";
+
+/** At how many steps all over the run it is looked how great the numbers are that are to have colours. */
+const SCALE_STEPS = 6;
+const STEPS_ASKED = 200;
 
 /** The graph of the selected step, laid out, coloured and lit as the selection says. */
 export class GraphState {
   /** The statistic that colours the graph, and values for shapes and for what is there at all. */
   readonly colours = new Resource<Moment>({ keep: true, gapMs: 0 });
   readonly seen = new Resource<Moment>({ keep: true, gapMs: 0 });
+  /** The same statistic at some steps all over the run: the scale is the same at each step, and in each link. */
+  private readonly overSteps = new Resource<Moment[]>({ keep: true });
 
   readonly step = $derived.by(() => this.run.step);
   readonly statistic = $derived.by(() =>
@@ -92,24 +98,29 @@ export class GraphState {
       isOfParameters: isOfParameters(this.quantity, this.statistic.name),
     });
   });
-  readonly scale = $derived.by(() => this.makeScale());
-
-  private known: string | null | undefined;
-  private range = { key: "", low: Number.NaN, high: Number.NaN };
+  private readonly wholeScale = $derived.by(() => this.makeScale());
+  readonly scale = $derived.by(() => {
+    const { graph } = this;
+    const scale = this.wholeScale;
+    if (!graph || !scale || !this.colours.data) return null;
+    const { site, value } = this.colours.data;
+    const isDrawn = (_: unknown, i: number) => graph.vertexOfSite.has(site[i]!);
+    return withBeyond(scale, Array.from(value).filter(isDrawn));
+  });
 
   constructor(
     private readonly connector: Connector,
     private readonly run: OpenRun,
-    private readonly dependencies: Dependencies,
+    private readonly frame: Frame,
   ) {}
 
   get answer() {
-    return this.dependencies.answer;
+    return this.frame.dependencies.answer;
   }
 
   /** To be called from effects: loads what the selection needs and is not there. */
   loadGraph(): void {
-    this.dependencies.follow(this.connector, this.run);
+    this.frame.dependencies.follow(this.connector, this.run);
   }
 
   loadMoments(): void {
@@ -122,8 +133,28 @@ export class GraphState {
     this.seen.load(`${step}`, 0, ask("value", "rms"));
   }
 
+  /** Of a live run again each time it is twice as long. */
+  loadScale(): void {
+    const { quantity, statistic } = selection.current;
+    const recorded = this.run.summary?.recorded_steps ?? 0;
+    if (recorded === 0) return;
+    const version = Math.floor(Math.log2(recorded));
+    this.overSteps.load(`${quantity}/${statistic}`, version, (signal) => this.askOverSteps(signal));
+  }
+
+  private async askOverSteps(signal: AbortSignal): Promise<Moment[]> {
+    const { quantity, statistic } = selection.current;
+    const asked = { kind: null, after: null, around: null, points: STEPS_ASKED };
+    const { rows } = await this.connector.steps(this.run.id, asked, signal);
+    const steps = spread(rows.step, SCALE_STEPS);
+    const ask = (step: number) =>
+      this.connector.moment(this.run.id, { step, quantity, statistic }, signal);
+    return Promise.all(steps.map(ask));
+  }
+
   stop(): void {
     this.colours.stop();
+    this.overSteps.stop();
     this.seen.stop();
   }
 
@@ -140,7 +171,7 @@ export class GraphState {
     const vertex = item >= graph.boxes.length ? item - graph.boxes.length : this.chosenIn(item);
     if (vertex === null) return;
     const site = graph.vertices[vertex]!.name;
-    if (isSeen) this.known = site;
+    if (isSeen) this.frame.shownInGraph = site;
     selection.change({ site });
   }
 
@@ -153,11 +184,18 @@ export class GraphState {
     return vertex === null ? null : graph.vertices[vertex]!.name;
   }
 
-  /** Whether a selected site was chosen here, or was there from the beginning. */
+  /** Whether a selected site was chosen here, was shown here before, or speaks for the box that is seen. */
   isKnown(site: string | null): boolean {
-    const isKnown = this.known === undefined || site === null || site === this.known;
-    this.known = site;
-    return isKnown;
+    const before = this.frame.shownInGraph;
+    this.frame.shownInGraph = site;
+    return site === null || site === before || (before === undefined && this.isSpoken());
+  }
+
+  /** A click on a closed box selects the tensor that speaks for it: the box stays closed in a link to that. */
+  private isSpoken(): boolean {
+    const { graph, selected, vertex } = this;
+    if (!graph || selected === null || vertex === null) return false;
+    return selected < graph.boxes.length && mainVertex(graph, selected) === vertex;
   }
 
   toggle(item: Item): void {
@@ -182,7 +220,7 @@ export class GraphState {
     const { box } = graph.vertices[vertex]!;
     const toggled = openAround(graph, selection.current.toggled, box);
     const isInside = this.selected !== null;
-    selection.scrub({ toggled, ...(isInside ? {} : { inside: "" }) });
+    selection.amend({ toggled, ...(isInside ? {} : { inside: "" }) });
   }
 
   private chosenIn(box: number): number | null {
@@ -203,25 +241,21 @@ export class GraphState {
     return null;
   }
 
-  /** Colours stay comparable while steps go by: a scale grows with what it has shown, and never shrinks. */
+  /** Colours are those of the whole run: they stay comparable while steps go by, and a link shows the same. */
   private makeScale() {
-    const { quantity } = this;
     const wanted = this.wantedScale;
-    const { kind, name: statistic } = this.statistic;
+    const { kind } = this.statistic;
     const name =
       wanted && wanted !== "relative" && scalesFor(kind).includes(wanted)
         ? wanted
         : defaultScale(kind);
-    if (!this.colours.data || !this.graph) return null;
-    const values: number[] = [];
-    const { site, value } = this.colours.data;
-    for (let i = 0; i < site.length; i++) {
-      if (this.graph.vertexOfSite.has(site[i]!)) values.push(value[i] ?? Number.NaN);
-    }
-    const key = `${quantity}/${statistic}/${name}`;
-    if (this.range.key === key) values.push(this.range.low, this.range.high);
-    const scale = colourScale(kind, name, values);
-    this.range = { key, low: scale.low, high: scale.high };
-    return scale;
+    if (!this.overSteps.data || !this.graph) return null;
+    const { vertexOfSite } = this.graph;
+    const values = this.overSteps.data.flatMap(({ site, value }) =>
+      Array.from(value, (each, i) =>
+        vertexOfSite.has(site[i]!) ? (each ?? Number.NaN) : Number.NaN,
+      ),
+    );
+    return colourScale(kind, name, values);
   }
 }

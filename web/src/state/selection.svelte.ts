@@ -33,6 +33,11 @@ class SelectionState {
     this.set(part, isSameMovement);
   }
 
+  /** Changes something that belongs to the last change: back undoes both. */
+  amend(part: Partial<Selection>): void {
+    this.set(part, true);
+  }
+
   /** The address that shows this with a part of it changed. */
   address(part: Partial<Selection>): string {
     return formatSelection({ ...this.current, ...part });

@@ -5,8 +5,11 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Sequence
 from operator import itemgetter
+from typing import Final
 
 from backlight.capture.graph.sights import NOWHERE, CallRecord, Sight
+
+_NEVER: Final = (NOWHERE - 1, NOWHERE)
 
 
 class Aliases:
@@ -18,7 +21,7 @@ class Aliases:
 
     def __init__(self, sights: Sequence[Sight], calls: Sequence[CallRecord]) -> None:
         self._calls = calls
-        self._inputs: dict[tuple[int, int], list[tuple[int, int]]] = {}
+        self._inputs: dict[tuple[int, int], tuple[int, int]] = {}
         self._others: dict[int, list[tuple[int, Sight]]] = {}
         self._first: set[int] = set()
         self._scopes: dict[int, tuple[int, ...]] = {NOWHERE: ()}
@@ -34,9 +37,10 @@ class Aliases:
         scope = self._scope(sink)
         last, found = NOWHERE - 1, None
         for call in scope:
-            for since, site in self._inputs.get((value, call), ()):
-                if last < since < before:
-                    last, found = since, site
+            # What a call is given twice, as `model(x, labels=x)` does, goes by the first of both.
+            since, site = self._inputs.get((value, call), _NEVER)
+            if last < since < before:
+                last, found = since, site
         others = self._others.get(value, [])
         # They are in the order of the step: a value that a chain hands on has thousands.
         for place in range(bisect_left(others, before, key=itemgetter(0)) - 1, -1, -1):
@@ -47,7 +51,7 @@ class Aliases:
 
     def _add(self, order: int, sight: Sight) -> None:
         if sight.role == "input":
-            self._inputs.setdefault((sight.value, sight.call), []).append((order, sight.site))
+            self._inputs.setdefault((sight.value, sight.call), (order, sight.site))
             return
         others = self._others.setdefault(sight.value, [])
         if not others and sight.role != "output" and self.find(sight.value, order, sight) is None:

@@ -15,7 +15,7 @@ export interface GraphAnswer {
   step: number;
   kind: string;
   iterations: number;
-  /** In the order in which they were first seen. */
+  /** In the order in which an iteration sees them. */
   nodes: readonly NodeRow[];
   edges: Readonly<Record<string, readonly Pair[]>>;
   /** Each with the place of the one around it, or -1. */

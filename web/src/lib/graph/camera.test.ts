@@ -11,6 +11,16 @@ describe("fit", () => {
     expect(y + 300 / zoom).toBeCloseTo(500);
   });
 
+  it("keeps room free at the right, and else stays in the middle", () => {
+    const wide = fit(rect(0, 0, 4000, 1000), 1140, 600, 300);
+    expect((4000 - wide.x) * wide.zoom).toBeCloseTo(1140 - 300 - 16);
+    const narrow = rect(0, 0, 300, 400);
+    expect(fit(narrow, 1140, 600, 300)).toEqual(fit(narrow, 1140, 600));
+    const between = fit(rect(0, 0, 600, 400), 1140, 600, 300);
+    expect((600 - between.x) * between.zoom).toBeCloseTo(1140 - 300 - 16);
+    expect(between.zoom).toBe(fit(rect(0, 0, 600, 400), 1140, 600).zoom);
+  });
+
   it("does not blow up a small one", () => {
     expect(fit(rect(0, 0, 10, 10), 800, 600).zoom).toBeLessThan(1.2);
   });

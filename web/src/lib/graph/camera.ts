@@ -19,14 +19,16 @@ const MOST_FIT = 1.15;
 /** Below this, boxes have no text. */
 const READABLE = 0.64;
 
-export function fit(rect: Rect, width: number, height: number): Camera {
+/** All of a picture in the middle; but `kept` pixels at the right, where something may open, stay free. */
+export function fit(rect: Rect, width: number, height: number, kept = 0): Camera {
   const wanted = Math.min(
-    (width - 2 * MARGIN) / Math.max(1, rect.width),
+    (width - kept - 2 * MARGIN) / Math.max(1, rect.width),
     (height - 2 * MARGIN) / Math.max(1, rect.height),
   );
   const zoom = clamp(wanted, LEAST_ZOOM, MOST_FIT);
+  const middle = Math.min(width / 2, width - kept - MARGIN - (rect.width / 2) * zoom);
   return {
-    x: rect.x + rect.width / 2 - width / 2 / zoom,
+    x: rect.x + rect.width / 2 - middle / zoom,
     y: rect.y + rect.height / 2 - height / 2 / zoom,
     zoom,
   };
@@ -38,10 +40,11 @@ export function fitReadable(
   focus: Rect | null,
   width: number,
   height: number,
+  kept = 0,
 ): Camera {
-  const all = fit(whole, width, height);
+  const all = fit(whole, width, height, kept);
   if (all.zoom >= READABLE || !focus) return all;
-  const [wide, high] = [width / READABLE, height / READABLE];
+  const [wide, high] = [(width - kept) / READABLE, height / READABLE];
   return {
     x: along(whole.x, whole.width, focus.x + focus.width / 2, wide),
     y: along(whole.y, whole.height, focus.y + Math.min(focus.height, high) / 2, high),

@@ -81,6 +81,8 @@ export interface Fill {
   /** Dark on light or light on dark: whichever can be read on it. */
   ink: string;
   dimInk: string;
+  /** What is painted under words, where they would not be read on what is there. */
+  plate?: string;
 }
 
 type Fills = Partial<Record<RampName, Fill[]>>;

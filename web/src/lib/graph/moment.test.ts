@@ -1,11 +1,11 @@
 import { describe, expect, it } from "vitest";
 import { buildGraph } from "./model";
-import { type Moment, pickRows, ratio } from "./moment";
+import { type Moment, pickRows, ratio, spread } from "./moment";
 import { Nesting } from "./nesting";
 import { presenceOf } from "./presence";
 import { linear, sampleGraph } from "./sample";
 import { SceneMaker } from "./scene";
-import { itemValues } from "./values";
+import { itemValues, shownVertex } from "./values";
 
 type Row = [site: number, iteration: number, value: number | null, nans?: number];
 
@@ -37,6 +37,13 @@ describe("pickRows", () => {
 
   it("takes the last of each", () => {
     expect([...pickRows(moment, null, 3).row]).toEqual([2, -1, 3, 4]);
+  });
+});
+
+describe("spread", () => {
+  it("has the first, the last, and some between", () => {
+    expect(spread([0, 5, 10, 15, 20, 25, 30], 3)).toEqual([0, 15, 30]);
+    expect(spread([4, 8], 3)).toEqual([4, 8]);
   });
 });
 
@@ -106,6 +113,41 @@ describe("values", () => {
     expect(chosen.get(item("layer:out.0"))?.value).toBe(-7);
     const greatest = itemValues(scene, { ...source, selected: null, isOfParameters: true });
     expect(greatest.get(item("layer:out.0"))).toMatchObject({ value: -7, of: 2 });
+  });
+
+  it("are of the chosen role alone, and nothing where it has none", () => {
+    const memory = graph.vertexOfSite.get(number("memory"))!;
+    const layer = graph.vertices[graph.vertexOfSite.get(number("layer:out.0"))!]!;
+    const input = graph.vertexOfSite.get(number("layer:in.0"))!;
+    const rest = { ...source, isOfParameters: false };
+    expect(itemValues(scene, { ...rest, selected: input }).has(layer.box)).toBe(false);
+    expect(itemValues(scene, { ...rest, selected: memory }).get(layer.box)?.value).toBe(3);
+    expect(shownVertex(graph, layer.box, input, new Map())).toBe(input);
+  });
+
+  it("of a closed box are its own, whatever is selected in a box inside", () => {
+    const shut = new SceneMaker(new Nesting(graph)).make(0, new Set(), "down");
+    const model = graph.boxById.get("(model)")!;
+    const seen = momentOf([
+      [number("layer:out.0"), 0, 3],
+      [number("(model):out.0"), 0, 5],
+    ]);
+    const selected = graph.vertexOfSite.get(number("layer:out.0"))!;
+    const rest = { graph, moment: seen, picked: pickRows(seen, null, 1), isOfParameters: false };
+    expect(itemValues(shut, { ...rest, selected }).get(model)?.value).toBe(5);
+    expect(shownVertex(graph, model, selected, new Map())).not.toBe(selected);
+  });
+
+  it("are none of a module's parameters where its output has one at another iteration", () => {
+    const seen = momentOf([
+      [number("layer:out.0"), 1, 3],
+      [number("layer:out.0"), 2, 4],
+      [number("layer.weight"), 0, -7],
+    ]);
+    const at = (iteration: number) => ({ moment: seen, picked: pickRows(seen, iteration, 3) });
+    const rest = { graph, selected: null, isOfParameters: false };
+    expect(itemValues(scene, { ...rest, ...at(0) }).has(item("layer:out.0"))).toBe(false);
+    expect(itemValues(scene, { ...rest, ...at(1) }).get(item("layer:out.0"))?.value).toBe(3);
   });
 
   it("tell NaN from nothing", () => {

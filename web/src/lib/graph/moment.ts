@@ -11,6 +11,8 @@ export interface Moment {
 /** Of each site's number its row in a moment, or -1; and whether it is of no iteration in particular. */
 export interface Picked {
   row: Int32Array;
+  /** 1 where a site has a row, of this iteration or of another. */
+  isAnywhere: Uint8Array;
   /** 1 where a site was seen once in a step of several iterations, before or after them all. */
   isOutside: Uint8Array;
 }
@@ -30,6 +32,7 @@ export function pickRows(moment: Moment, iteration: number | null, iterations: n
     if (number === iteration) row[at] = i;
     times[at]!++;
   }
+  const isAnywhere = Uint8Array.from(times, (count) => Number(count > 0));
   const isOutside = new Uint8Array(highest + 1);
   for (let at = 0; at <= highest; at++) {
     if (times[at] === 0) continue;
@@ -37,7 +40,7 @@ export function pickRows(moment: Moment, iteration: number | null, iterations: n
     isOutside[at] = Number(isOnce && iterations > 1);
     if (iteration === null || iterations <= 1 || isOnce) row[at] = last[at]!;
   }
-  return { row, isOutside };
+  return { row, isAnywhere, isOutside };
 }
 
 /** The quotient of two moments of the same step, site by site; nothing where either has nothing. */
@@ -50,4 +53,11 @@ export function ratio(part: Moment, whole: Moment): Moment {
     return above == null || below == null || below === 0 ? null : above / below;
   });
   return { ...part, value };
+}
+
+/** Steps all over a run, its first and its last among them, for what is to be the same at each of them. */
+export function spread(steps: readonly number[], most: number): number[] {
+  if (steps.length <= most) return [...steps];
+  const last = steps.length - 1;
+  return Array.from({ length: most }, (_, i) => steps[Math.round((i * last) / (most - 1))]!);
 }

@@ -3,7 +3,7 @@ import { isVertexItem } from "./nesting";
 import { paintLinks } from "./paintLinks";
 import { paintText, paintTitle, type Spot } from "./paintText";
 import type { Placed } from "./scene";
-import { mainVertex } from "./values";
+import { shownVertex } from "./values";
 
 const GREYED = 0.55;
 /** Lower than this on the screen, in pixels, a box is a point. */
@@ -195,10 +195,9 @@ function paintBorder(
 }
 
 /** The role whose number is shown: of what is chosen in it, else of what speaks for it. */
-function roleOf({ item }: Placed, { graph, values, vertex, scene }: Drawing): string {
+function roleOf({ item }: Placed, { graph, values, vertex }: Drawing): string {
   if (isVertexItem(graph, item)) return graph.vertices[item - graph.boxes.length]!.colour;
-  const isChosen = vertex !== null && scene.itemOfVertex[vertex] === item;
-  const shown = isChosen ? vertex : (values.get(item)?.vertex ?? mainVertex(graph, item));
+  const shown = shownVertex(graph, item, vertex, values);
   return shown === null ? "buffer" : graph.vertices[shown]!.colour;
 }
 

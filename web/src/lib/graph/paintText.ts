@@ -1,8 +1,9 @@
 import { truncateMiddle } from "../truncate";
 import type { Drawing, Fill, Palette } from "./look";
+import type { Box } from "./model";
 import { isVertexItem } from "./nesting";
 import { type Placed, SIZES } from "./scene";
-import { type ItemValue, mainVertex } from "./values";
+import { chosenRole, type ItemValue, mainVertex, shownVertex } from "./values";
 
 /** Where something is on the screen. */
 export interface Spot {
@@ -71,6 +72,8 @@ export function paintText(
   const indent = (canOpen ? 20 : 10) * Math.min(1, drawing.camera.zoom);
   if (canOpen)
     chevron(context, spot.x + 12 * Math.min(1, drawing.camera.zoom), first, false, fill.dimInk);
+  // On a hatch, words stand on a plate of the box's own colour.
+  if (value?.hasNan || value?.hasInf) fill = { ...fill, plate: fill.css };
   const label = labelOf(drawing, item);
   const line = { x: spot.x + indent, right: spot.x + spot.width - 7, y: first };
   const used = writeLine(context, line, label, number, size, palette, fill, "600 ");
@@ -85,10 +88,10 @@ export function paintText(
     return;
   }
   const small = fontSize(11, drawing);
-  const shown = value?.vertex ?? (box ? mainVertex(graph, box.index) : null);
+  const shown = shownVertex(graph, box.index, drawing.vertex, values);
   const shape = shown === null ? "" : drawing.shapeOf(shown);
   const below = { ...line, x: spot.x + indent, y: middle + spot.height * 0.22 };
-  const about = box.kind === "tensor" ? tensorAbout(drawing, box.index) : box.about;
+  const about = box.kind === "tensor" ? tensorAbout(drawing, box.index) : moduleAbout(drawing, box);
   writeLine(context, below, about, shape, small, palette, { ...fill, ink: fill.dimInk });
 }
 
@@ -112,6 +115,13 @@ function tensorAbout({ graph, vertex, selected }: Drawing, index: number): strin
   return chosen || `${box.vertices.length} roles`;
 }
 
+/** A module's class; before it the role that is chosen, unless it is the one that speaks for it. */
+function moduleAbout({ graph, vertex }: Drawing, { index, about }: Box): string {
+  const chosen = chosenRole(graph, index, vertex);
+  if (chosen === null || chosen === mainVertex(graph, index)) return about;
+  return `${graph.vertices[chosen]!.role} · ${about}`;
+}
+
 /** A name at the left and a number at the right, which gives way if there is no room for both.
  * Returns how wide the name is. */
 function writeLine(
@@ -127,6 +137,14 @@ function writeLine(
   const room = Math.floor((right - x) / (size * CHARACTER));
   const hasNumber = number !== "" && room - number.length >= Math.min(name.length, 10) + 1;
   const cut = truncateMiddle(name, hasNumber ? room - number.length - 1 : room);
+  const small = Math.min(size, 11.5);
+  const numberLeft = right - number.length * small * CHARACTER;
+  if (fill.plate !== undefined) {
+    context.fillStyle = fill.plate;
+    const [top, height] = [y - size * 0.68, size * 1.36];
+    context.fillRect(x - 3, top, cut.length * size * CHARACTER + 6, height);
+    if (hasNumber) context.fillRect(numberLeft - 3, top, right - numberLeft + 6, height);
+  }
   context.textBaseline = "middle";
   context.textAlign = "left";
   context.font = `${weight}${size}px ${palette.mono}`;
@@ -134,7 +152,7 @@ function writeLine(
   context.fillText(cut, x, y);
   if (hasNumber) {
     context.textAlign = "right";
-    context.font = `${Math.min(size, 11.5)}px ${palette.mono}`;
+    context.font = `${small}px ${palette.mono}`;
     context.fillText(number, right, y);
   }
   return cut.length * size * CHARACTER;

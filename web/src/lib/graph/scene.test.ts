@@ -102,6 +102,36 @@ describe("a scene", () => {
     expect(made.byItem.has(box("a.attn"))).toBe(true);
   });
 
+  it("leads from deep in an open box along its side, and through nothing in it", () => {
+    const sample = sampleGraph(BLOCKS);
+    const [from, to] = [sample.number("a.norm:out.0"), sample.number("head:out.0")];
+    const edges = { ...sample.answer.edges, manual: [[from, to] as const] };
+    const tied = buildGraph({ ...sample.answer, edges }, sample.sites, sample.modules);
+    const open = ["(model)", "a", "a.attn"].map((id) => tied.boxById.get(id)!);
+    const drawn = new SceneMaker(new Nesting(tied)).make(0, new Set(open), "down");
+    const norm = tied.boxById.get("a.norm")!;
+    const { points } = drawn.links.find(
+      ({ source, sink }) => source === norm && sink === tied.boxById.get("head"),
+    )!;
+    const attention = drawn.byItem.get(tied.boxById.get("a.attn")!)!;
+    const middle = attention.y + attention.height / 2;
+    const below = points.findIndex((y, i) => i % 2 === 1 && y > middle);
+    const [x0, y0, x1, y1] = points.slice(below - 3, below + 1) as [number, number, number, number];
+    const x = x0 + ((x1 - x0) * (middle - y0)) / (y1 - y0);
+    expect(x < attention.x || x > attention.x + attention.width).toBe(true);
+  });
+
+  it("gives wider boxes to a high column, which is seen from far away", () => {
+    const column = Array.from({ length: 18 }, (_, i) => linear(`layer_${i}`, `${i}, ${i + 1}`));
+    const tall = make(column);
+    const width = (scene: Scene) => scene.byItem.get(tall.box("layer_3"))!.width;
+    const short = make(column.slice(0, 4));
+    const usual = short.scene([]).byItem.get(short.box("layer_3"))!.width;
+    expect(width(tall.scene([]))).toBeGreaterThan(1.3 * usual);
+    expect(width(tall.scene([], "right"))).toBe(usual);
+    isSound(tall.scene([]));
+  });
+
   it("leads back around the side", () => {
     const looped = make(BLOCKS, { loop: true }).scene([]);
     const back = looped.links.filter(({ isBack }) => isBack);

@@ -50,6 +50,13 @@ export const SIZES = {
   back: 14,
 };
 
+/** Of what is higher than this, boxes are drawn smaller than their words. */
+const UNSHRUNK = 640;
+const MOST_WIDENING = 2;
+
+/** So far from the edge of an open box, something has others between it and what it is tied to outside. */
+const DEEP = 90;
+
 interface BoxLayout {
   width: number;
   height: number;
@@ -85,7 +92,10 @@ export class SceneMaker {
   }
 
   private forget(open: ReadonlySet<number>, direction: Direction): void {
-    if (direction !== this.direction) this.layouts.clear();
+    if (direction !== this.direction) {
+      this.layouts.clear();
+      this.widths.clear();
+    }
     const { boxes } = this.nesting.graph;
     for (const changed of [...open].filter((box) => !this.open.has(box))) this.drop(changed, boxes);
     for (const changed of [...this.open].filter((box) => !open.has(box))) this.drop(changed, boxes);
@@ -119,10 +129,22 @@ export class SceneMaker {
     if (found === undefined) {
       const { boxes } = this.nesting.graph;
       const needs = boxes[parent]!.children.map((child) => neededWidth(boxes[child]!));
-      found = Math.min(SIZES.widest, Math.max(SIZES.box.width, ...needs));
+      const wanted = Math.min(SIZES.widest, Math.max(SIZES.box.width, ...needs));
+      found = Math.round(wanted * this.widening(parent, wanted));
       this.widths.set(parent, found);
     }
     return found;
+  }
+
+  /** A high column is seen from far away, where words do not shrink as much as boxes: as it has room at
+   * its sides, its boxes are wider. */
+  private widening(parent: number, width: number): number {
+    if (this.direction === "right") return 1;
+    const { rows } = this.nesting.arrangement(parent).layering;
+    const height = rows.length * (SIZES.box.height + SIZES.between);
+    const beside = Math.max(1, ...rows.map((row) => row.length));
+    const room = height / (beside * (width + SIZES.beside));
+    return Math.max(1, Math.min(MOST_WIDENING, height / UNSHRUNK, room));
   }
 
   private compute(index: number): BoxLayout {
@@ -225,7 +247,7 @@ export class SceneMaker {
 
   private link(scene: Scene, box: Placed): void {
     const { edges } = this.nesting.graph;
-    const { pairOfEdge, layering } = this.nesting.arrangement(box.item);
+    const { items, pairs, pairOfEdge, layering } = this.nesting.arrangement(box.item);
     const known = new Map<number, Link>();
     let back = 0;
     for (const [edge, pair] of pairOfEdge) {
@@ -238,6 +260,11 @@ export class SceneMaker {
         const points = isBack
           ? this.aroundSide(scene, box, source, sink, back++)
           : this.along(scene, box, source, sink, layering.bends[pair]!);
+        if (!isBack && scene.direction === "down") {
+          const [upper, lower] = pairs[pair]!.map((place) => scene.byItem.get(items[place]!)!);
+          points.splice(2, 0, ...leaving(scene.byItem.get(source)!, upper!));
+          points.splice(-2, 0, ...reaching(scene.byItem.get(sink)!, lower!));
+        }
         link = { source, sink, points, isBack, edges: [] };
         known.set(key, link);
         scene.links.push(link);
@@ -286,6 +313,25 @@ export class SceneMaker {
     const turn = [late + gap, a, late + gap, y + far, early - gap, y + far, early - gap, b];
     return [late, a, ...turn, early, b];
   }
+}
+
+/** From something deep in an open box, down along its side: else through all that stands below it there. */
+function leaving(from: Placed, box: Placed): number[] {
+  const [start, end] = [from.y + from.height, box.y + box.height];
+  if (end - start < DEEP) return [];
+  const x = sideOf(from, box);
+  return [x, start + SIZES.between, x, end];
+}
+
+function reaching(to: Placed, box: Placed): number[] {
+  if (to.y - box.y < DEEP) return [];
+  const x = sideOf(to, box);
+  return [x, box.y, x, to.y - SIZES.between];
+}
+
+function sideOf(item: Placed, box: Placed): number {
+  const isLeft = item.x + item.width / 2 < box.x + box.width / 2;
+  return isLeft ? box.x + SIZES.pad / 2 : box.x + box.width - SIZES.pad / 2;
 }
 
 /** For a name and a number on the first line, a class and a shape on the second. */

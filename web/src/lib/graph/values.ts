@@ -18,7 +18,7 @@ interface Source {
   graph: Graph;
   moment: Moment;
   picked: Picked;
-  /** Whose number is shown by what holds it. */
+  /** Whose number is shown by the box that it is a tensor of. */
   selected: number | null;
   /** Only parameters have this quantity, so a box shows the greatest of those in it. */
   isOfParameters: boolean;
@@ -29,22 +29,40 @@ export function itemValues(scene: Scene, source: Source): Map<Item, ItemValue> {
   const found = new Map<Item, ItemValue>();
   for (const { item, isOpen } of scene.placed) {
     if (isOpen) continue;
-    const value = numberOf(item, scene, source);
+    const value = numberOf(item, source);
     if (value) found.set(item, value);
   }
   return found;
 }
 
-function numberOf(item: Item, scene: Scene, source: Source): ItemValue | null {
-  const { graph, selected } = source;
+function numberOf(item: Item, source: Source): ItemValue | null {
+  const { graph } = source;
   if (isVertexItem(graph, item)) return readValue(item - graph.boxes.length, source);
-  if (selected !== null && scene.itemOfVertex[selected] === item) {
-    const chosen = readValue(selected, source);
-    if (chosen) return chosen;
-  }
-  const own = source.isOfParameters ? null : mainVertex(graph, item);
+  const chosen = chosenRole(graph, item, source.selected);
+  const main = mainVertex(graph, item);
+  // An output that was chosen before speaks for its module still: for the parameters in it.
+  const speaks = source.isOfParameters && chosen === main && graph.boxes[item]!.kind === "module";
+  if (chosen !== null && !speaks) return readValue(chosen, source);
+  const own = source.isOfParameters ? null : main;
   const value = own === null ? null : readValue(own, source);
-  return value ?? greatest(item, source);
+  // What it has at other iterations is not made up for by what its parameters have at none.
+  const isElsewhere = own !== null && source.picked.isAnywhere[graph.vertices[own]!.site] === 1;
+  return value ?? (isElsewhere ? null : greatest(item, source));
+}
+
+/** The selected tensor, if it is one of a box's own: one in a box inside is none of its roles. */
+export function chosenRole(graph: Graph, box: number, selected: number | null): number | null {
+  return selected !== null && graph.vertices[selected]!.box === box ? selected : null;
+}
+
+/** The tensor that a box tells of: the one whose number it shows, else the chosen one. */
+export function shownVertex(
+  graph: Graph,
+  box: number,
+  selected: number | null,
+  values: ReadonlyMap<Item, ItemValue>,
+): number | null {
+  return values.get(box)?.vertex ?? chosenRole(graph, box, selected) ?? mainVertex(graph, box);
 }
 
 /** The tensor that speaks for a box: its first output, or that of the last box in it. */
