@@ -27,9 +27,8 @@ from playwright.sync_api import Browser, Locator, Page, expect
 from sample_runs import SampleRun, write_sample_run
 from small_runs import record as record_small
 
-from backlight.store.reader import RunReader
-
 import backlight
+from backlight.store.reader import RunReader
 
 pytestmark = pytest.mark.slow
 
