@@ -143,6 +143,19 @@ def test_a_changed_file_is_read_again(run: Path, tmp_path: Path) -> None:
     custom.close()
 
 
+def test_a_file_that_is_no_python_tells_its_line_once(run: Path, tmp_path: Path) -> None:
+    file = tmp_path / "torn.py"
+    file.write_text("x = 1\ndef visualize(:\n")
+    custom = CustomFile(file)
+    try:
+        assert (
+            custom.draw(run, Selection())["error"]
+            == "SyntaxError: invalid syntax (torn.py, line 2)"
+        )
+    finally:
+        custom.close()
+
+
 def test_a_function_of_a_notebook_draws(run: Path) -> None:
     custom = CustomFunction(lambda selection, run: f"{run.name} {selection.site}")
     assert custom.draw(run, Selection(site="0:out.0"))["html"] == "small 0:out.0"

@@ -87,9 +87,10 @@ def failure(error: BaseException, file: str) -> Picture:
     while trace is not None and trace.tb_frame.f_code.co_filename != file:
         trace = trace.tb_next
     lines = [each.lineno for each in traceback.extract_tb(trace) if each.filename == file]
+    said = str(error)
     if isinstance(error, SyntaxError) and error.filename == file:
-        lines = [error.lineno]
+        lines, said = [error.lineno], error.msg  # its text would say the line once more
     where = f"{Path(file).name}, line {lines[-1]}" if lines else Path(file).name
     whole = "".join(traceback.format_exception(type(error), error, trace))
-    sentence = f"{type(error).__name__}: {error} ({where})"
+    sentence = f"{type(error).__name__}: {said} ({where})"
     return {"kind": "error", "error": sentence, "traceback": whole}

@@ -50,7 +50,7 @@ const grouped = (level: "blocks" | "modules", open: string | null = null) =>
 
 test("a closed block is one node, and what passes it is all that goes in", () => {
   const { nodes, paths } = grouped("blocks");
-  expect(nodes.map(({ label }) => label)).toEqual(["embed", "blocks.0", "head", "loss"]);
+  expect(nodes.map(({ label }) => label)).toEqual(["embed", "blocks.0", "head", "(loss)"]);
   const into = paths
     .filter(({ sink }) => sink === "blocks.0")
     .reduce((sum, { share }) => sum + share, 0);

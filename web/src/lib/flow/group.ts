@@ -159,7 +159,7 @@ function describe(
     isBroken: false,
     order,
   };
-  if (isEnd) return { ...node, label: name.replace(/^\((.*)\)$/, "$1"), kind: "loss" };
+  if (isEnd) return { ...node, kind: "loss" };
   if (!site || site.tensor_class === "tensor" || site.tensor_class === "parameter")
     return { ...node, kind: "tensor" };
   // What is made between modules is first seen as the input of the next one.
