@@ -248,7 +248,7 @@ def test_the_page_holds_a_few_thousand_steps_and_lines(page: Page) -> None:
     page.on("response", count)
     page.goto("#/demo/long/log?step=12000")
     shows(page, 12_000)
-    expect(page.get_by_text(f"{MOST_ROWS} lines")).to_be_visible()
+    expect(page.get_by_text(f"{MOST_ROWS:,} lines")).to_be_visible()
     expect(page.get_by_text("20 between the first and the newest are left out")).to_be_visible()
     page.goto("#/demo/long/overview?step=3001")
     shows(page, 3000)

@@ -186,7 +186,7 @@ class _Export:
             if not is_told:
                 break
             kept.add(step)
-        if len(kept) < min(_LEAST_STEPS, len(order)):
+        if len(kept) < min(_LEAST_STEPS, most_steps, len(order)):
             raise self._too_large(self.size_bytes - self._left_bytes + self.over_bytes)
         self._put_steps(steps, kept)
         if with_values is not None and with_values < len(kept):
