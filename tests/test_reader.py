@@ -13,6 +13,7 @@ import models
 import numpy as np
 import pyarrow as pa
 import pytest
+import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from sample_runs import SampleRun, make_sites, stats_batch, write_sample_run
@@ -21,6 +22,7 @@ import backlight
 from backlight.errors import BacklightError
 from backlight.schema import QUANTITIES, STATS, TABLES, Site
 from backlight.store import queries
+from backlight.store.compact import compact
 from backlight.store.reader import RunReader
 from backlight.store.runs import find_runs
 from backlight.store.summary import describe
@@ -513,3 +515,32 @@ def test_a_loss_that_nobody_logged_is_the_one_that_backward_passes_start_from(
     reader.refresh()
     assert [row["value"] for row in reader.scalars().to_pylist()] == [7.0]
     assert reader.summary()["loss"] == 7.0
+
+
+@pytest.mark.parametrize("is_compacted", [False, True])
+def test_a_heatmap_of_one_iteration(tmp_path: Path, is_compacted: bool) -> None:
+    model = torch.nn.Linear(2, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with backlight.watch(model, optimizer, project="p", name="r", root=tmp_path, every=1) as run:
+        for step in range(4):
+            with run.step():
+                for iteration in range(3):
+                    with run.iteration():
+                        run.tensor("x", torch.full((3,), 10.0 * step + iteration))
+                optimizer.zero_grad()
+                model(torch.ones(1, 2)).sum().backward()
+                optimizer.step()
+    if is_compacted:
+        compact(run.path)
+    reader = RunReader(run.path)
+    reader.refresh()
+    named = {each["name"]: each["site"] for each in reader.sites().to_pylist()}
+
+    def row(name: str, iteration: int | None) -> list[float]:
+        cells = reader.heatmap(statistic="abs_max", iteration=iteration).to_pylist()
+        return [each["value"] for each in cells if each["site"] == named[name]]
+
+    assert row("x", None) == [2.0, 12.0, 22.0, 32.0]
+    assert row("x", 1) == [1.0, 11.0, 21.0, 31.0]
+    assert row("x", 7) == []
+    assert len(row("weight", 1)) == 4  # seen once in a step

@@ -110,6 +110,7 @@ def heatmap(request: Request) -> Response:
         columns=number(request, "columns"),
         first=number(request, "first"),
         last=number(request, "last"),
+        iteration=number(request, "iteration"),
     )
     return arrow_response(reader_of(request).heatmap(**asked))
 

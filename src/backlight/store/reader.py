@@ -18,7 +18,13 @@ import pyarrow.compute as pc
 from backlight.errors import BacklightError
 from backlight.schema import QUANTITIES, RUN_FILE, SITES, TABLES, RunInfo
 from backlight.store.follow import Change, GrowingTable, TableFollower
-from backlight.store.heatmap import cells_of, columns_of, distinct
+from backlight.store.heatmap import (
+    cells_of,
+    columns_of,
+    distinct,
+    of_iteration,
+    single_columns,
+)
 from backlight.store.layout import Source
 from backlight.store.merged_sketches import as_slices, slices_of
 from backlight.store.own import own_names
@@ -254,12 +260,14 @@ class RunReader:
         first: int | None = None,
         last: int | None = None,
         sites: Collection[int] | None = None,
+        iteration: int | None = None,
     ) -> pa.Table:
         """`site, column, value, nans, infs` over recorded steps.
 
         The metadata has each column's steps, and how many recorded ones the fullest column holds.
 
-        A screen shows a few hundred rows: `sites` says which, and makes the rest cost nothing.
+        A screen shows a few hundred rows: `sites` says which, and makes the rest cost nothing. Of
+        one iteration nothing was aggregated before, so of a very long run some steps are read.
         """
         _check_one_of("quantity", quantity, QUANTITIES)
         _check_one_of("statistic", statistic, self.statistics)
@@ -267,9 +275,11 @@ class RunReader:
         snapshot = self._snapshot
         steps = _between(self._told_steps(snapshot), first, last)
         rows_per_step = snapshot.rows["stats"] / max(1, len(snapshot.recorded_steps))
-        asked = columns_of(steps, columns, rows_per_step)
+        choose = columns_of if iteration is None else single_columns
+        asked = choose(steps, columns, rows_per_step)
         sites = sites if row_quantities(quantity, statistic) else ()
         needed = ["site", "step", "quantity", "nans", "infs", *made_of(statistic)]
+        needed += [] if iteration is None else ["iteration"]
         rows, tiles = snapshot.for_heatmap(
             quantity,
             statistic,
@@ -279,6 +289,7 @@ class RunReader:
             asked.level,
             sites,
         )
+        rows = rows if iteration is None else of_iteration(rows, iteration)
         table = cells_of(asked, rows, tiles, statistic=statistic)
         if statistic == UPDATE_RATIO:  # of what was 0 there is none
             told = pc.field("value").is_valid() | (pc.field("nans") > 0) | (pc.field("infs") > 0)

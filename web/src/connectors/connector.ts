@@ -176,6 +176,8 @@ export interface HeatmapQuery {
   /** Only steps from one to another; null for all. */
   first?: number | null;
   last?: number | null;
+  /** Only this one; null for the greatest of all. */
+  iteration?: number | null;
 }
 
 export interface MomentQuery {
