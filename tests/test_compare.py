@@ -127,6 +127,10 @@ def test_what_is_only_in_one(base: RunReader, root: Path) -> None:
     assert found["sites"]["one"] == []
     assert ["2:out.0", "3:in.0", "autograd"] in found["edges"]["other"]
     assert structure_of(base, base, Graphs())["edges"]["one"] == []
+    last = [int(run.snapshot.recorded_steps[-1]) for run in (base, deep)]
+    assert found["graphs"] == last
+    assert structure_of(base, deep, Graphs(), 1)["graphs"] == [1, 1]
+    assert structure_of(base, deep, Graphs(), 10**6)["graphs"] == last
 
 
 def test_other_numbers_of_nan_are_beyond_any_tolerance(tmp_path: Path) -> None:
@@ -138,7 +142,8 @@ def test_other_numbers_of_nan_are_beyond_any_tolerance(tmp_path: Path) -> None:
         run.refresh()
     beyond = parting_of(*runs, tolerance=1e30)["beyond"]
     assert beyond["step"] == 6 and beyond["relative"] == np.inf
-    assert structure_of(*runs, Graphs())["edges"] is None
+    found = structure_of(*runs, Graphs())
+    assert (found["edges"], found["graphs"]) == (None, [None, None])
 
 
 def test_bad_questions_are_one_sentence(base: RunReader) -> None:

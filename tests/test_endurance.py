@@ -8,6 +8,7 @@ import itertools
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import textwrap
@@ -237,15 +238,25 @@ class TestDisks:
         train(small_disk, 300, every=1)
         assert open_files() <= before
 
-    def test_a_disk_that_is_full_from_the_start(self, small_disk):
+    def test_a_disk_that_is_full_from_the_start(self, small_disk, tmp_path):
         with pytest.raises(OSError, match="No space"), (small_disk / "full").open("wb") as file:
             while True:
                 file.write(bytes(MIB))
                 file.flush()
+        loop, enlisted = mlp(), runs_under_way()
         with pytest.raises(backlight.BacklightError) as caught:
-            loop = mlp()
-            backlight.watch(loop.watched, loop.optimizers, root=small_disk, name="n")
+            backlight.watch(loop.watched, loop.optimizers, root=small_disk, name="n", blackbox=1)
         assert "\n" not in str(caught.value)
+        assert list(small_disk.glob("*/*")) == []  # no folder of a run that there is not
+        assert runs_under_way() == enlisted and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+        for optimizer in loop.optimizers:
+            assert not optimizer._optimizer_step_pre_hooks
+            assert not optimizer._optimizer_step_post_hooks
+        with backlight.watch(
+            loop.watched, loop.optimizers, root=tmp_path / "large", every=1
+        ) as run:
+            loop.step(0)
+        assert_readable_up_to_a_step(run.path, least=1, below=2)
 
     def test_a_disk_that_dies(self, tmp_path):
         image = tmp_path / "image"

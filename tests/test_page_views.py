@@ -9,11 +9,14 @@ from pathlib import Path
 import pytest
 import torch
 from browser import WAIT_SECS, chromium, viewer, wait_until_drawn, watched_page
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Browser, Page, Route, expect
 from sample_runs import write_sample_run
 from torch import nn
 
 import backlight
+from backlight.serve.compare import structure_of
+from backlight.serve.graphs import Graphs
+from backlight.store.reader import RunReader
 
 pytestmark = pytest.mark.slow
 
@@ -202,6 +205,97 @@ def test_compare_shows_what_is_only_in_one(page: Page) -> None:
     expect(page.get_by_label("Where they part")).to_contain_text("12 common steps")
 
 
+UNION = "[role=application][aria-label^='Graph of both runs'] > canvas"
+
+
+def in_colour(page: Page, name: str) -> int:
+    """How many pixels of the picture of both runs have exactly one of the page's colours."""
+    found: int = page.evaluate(
+        """([selector, name]) => {
+            const canvas = document.querySelector(selector);
+            const hex = getComputedStyle(canvas).getPropertyValue(name).trim();
+            const wanted = [1, 3, 5].map(at => parseInt(hex.slice(at, at + 2), 16));
+            const copy = new OffscreenCanvas(canvas.width, canvas.height);
+            const context = copy.getContext("2d");
+            context.drawImage(canvas, 0, 0);
+            const { data } = context.getImageData(0, 0, copy.width, copy.height);
+            let count = 0;
+            for (let i = 0; i < data.length; i += 4)
+                count += Number(wanted.every((part, at) => data[i + at] === part));
+            return count;
+        }""",
+        [UNION, name],
+    )
+    return found
+
+
+def union_label(page: Page, run: str, other: str, root: Path) -> re.Pattern[str]:
+    """What the picture is called, with the numbers that the lists are made of."""
+    readers = [RunReader(root / "net" / name) for name in (run, other)]
+    for reader in readers:
+        reader.refresh()
+    edges = structure_of(*readers, Graphs(), STEPS - 1)["edges"]
+    counts = f"{edges['both']} edges in both, {len(edges['one'])} and {len(edges['other'])} only"
+    return re.compile(f"Graph of both runs: .*; {counts}")
+
+
+def test_compare_draws_both_graphs_as_one(page: Page, root: Path) -> None:
+    page.goto("#/net/base/compare?with=net/hot&compare=structure")
+    same = page.get_by_role("application", name=union_label(page, "base", "hot", root))
+    expect(same).to_have_accessible_name(re.compile(r"tensors in both, 0 only in net/base, 0 only"))
+    wait_until_drawn(page, UNION)
+    page.wait_for_timeout(300)
+    plain = in_colour(page, "--line-1")
+    page.goto("#/net/base/compare?with=net/deep&compare=structure")
+    expect(
+        page.get_by_role("application", name=union_label(page, "base", "deep", root))
+    ).to_be_visible()
+    page.get_by_role("button", name="open what differs").click()
+    expect(page).to_have_url(re.compile("toggled="))
+    page.wait_for_timeout(500)
+    assert in_colour(page, "--line-1") > plain + 100
+    page.locator(UNION).click(button="right", position={"x": 5, "y": 5})
+    with page.expect_download() as download:
+        page.get_by_role("menuitem", name="Save as CSV").click()
+    rows = [line.split(",") for line in Path(download.value.path()).read_text().splitlines()[1:]]
+    told = {name: whose for name, whose in rows if HOSTILE not in name}
+    assert told["embed:out.0"] == "both"
+    assert told["blocks.2.fc:out.0"] == "other"
+    assert {name for name, whose in told.items() if whose == "other"} == {
+        name for name in told if name.startswith("blocks.2")
+    }
+    assert "one" not in told.values()
+    key = page.get_by_role("note", name=re.compile("Whose is what"))
+    expect(key).to_contain_text("+only in net/deep")
+    expect(key).to_contain_text("−only in net/base")
+    # The lists stay beside it.
+    expect(page.get_by_label("Modules")).to_contain_text("+blocks.2")
+
+
+def test_a_click_in_the_picture_of_both_selects_the_site(page: Page) -> None:
+    page.goto("#/net/base/compare?with=net/deep&compare=structure")
+    canvas = wait_until_drawn(page, UNION)
+    page.wait_for_timeout(300)
+    box = canvas.bounding_box()
+    assert box
+    page.mouse.click(box["x"] + box["width"] / 2, box["y"] + box["height"] * 0.3)
+    expect(page).to_have_url(re.compile("site="))
+    before = page.url
+    page.locator("[aria-label^='Graph of both runs']").focus()
+    page.keyboard.press("ArrowDown")
+    expect(page).not_to_have_url(before)
+    page.goto("#/net/base/compare?with=net/deep&compare=structure&site=blocks.2.fc:out.0")
+    bar = page.get_by_label("Selection", exact=True)
+    expect(bar).to_contain_text("is not in this run")
+
+
+def test_of_a_run_without_a_graph_no_picture_of_both_is_drawn(page: Page) -> None:
+    page.goto("#/net/base/compare?with=other/broken&compare=structure")
+    expect(page.get_by_role("main")).to_contain_text("other/broken has no dependency graph")
+    expect(page.locator(UNION)).to_have_count(0)
+    expect(page.get_by_label("Sites")).to_contain_text("only in other/broken")
+
+
 def test_compare_from_the_list_and_from_a_run(page: Page) -> None:
     page.goto("")
     page.get_by_label("Compare net/base").check(force=True)
@@ -218,6 +312,21 @@ def test_compare_from_the_list_and_from_a_run(page: Page) -> None:
     expect(page.get_by_label("Where they part")).to_contain_text("12 common steps of 12 and 40")
     page.get_by_role("button", name="Compare no longer with other/broken").click()
     expect(page.get_by_label("Where they part")).not_to_contain_text("broken")
+
+
+def test_a_run_is_left_before_the_code_of_its_view_is_there(page: Page) -> None:
+    page.goto("#/net/base/overview")
+    page.get_by_role("main", name="Overview").wait_for()
+    held: list[Route] = []
+    page.route("**/assets/Compare*.js", lambda route: held.append(route))
+    with page.expect_request("**/assets/Compare*.js"):
+        page.goto("#/net/base/compare?with=net/hot")
+    page.goto("#/net/deep/overview")
+    expect(page.get_by_role("main", name="Overview")).to_be_visible()
+    for route in held:
+        route.continue_()
+    page.keyboard.press("c")
+    expect(page.get_by_role("button", name="net / hot")).to_be_visible()
 
 
 def test_a_run_that_is_gone_is_one_sentence(browser: Browser, address: str) -> None:

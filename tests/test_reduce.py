@@ -529,6 +529,20 @@ def test_units_that_are_not_finite(dtype, use_native):
     assert (row["dead_units"], row["constant_units"]) == (1, 3)
 
 
+@pytest.mark.parametrize("use_native", [True, False], ids=["kernel", "torch"])
+@pytest.mark.parametrize("batch_dim", [0, 1, 2, 3])
+def test_any_dimension_can_count_samples(batch_dim, use_native):
+    tensor = torch.randn(3, 4, 5, 6, generator=torch.Generator().manual_seed(0))[:, ::2]
+    by_sample = tensor.movedim(batch_dim, 0)
+    by_sample[:, 1] = 0
+    reducer = Reducer(use_native=use_native)
+    reducer.observe(tensor, 0, 0, 0, 1, batch_dim)
+    (row,) = reducer.take(0).to_pylist()
+    assert_row(row, tensor)
+    for name, value in naive_units(as_numbers(by_sample), 1).items():
+        assert row[name] == pytest.approx(value, rel=1e-6), name
+
+
 def test_units_in_any_layout_and_on_any_threads():
     tensor = torch.randn(16, 24, 20, 20, generator=torch.Generator().manual_seed(0)).relu()
     tensor[:, 3] = 0

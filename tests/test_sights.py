@@ -15,7 +15,7 @@ import loops
 import odd_loops
 import pytest
 import torch
-from reading import read
+from reading import find, read
 from torch import nn
 
 import backlight
@@ -320,3 +320,36 @@ for name in sys.argv[2:]:
         make = next(make for make in loops.ALL if make.__name__ == name)
         own, others = rows(recorded(make, tmp_path / name)), rows(Path(path))
         assert told(own) == told(others)
+
+
+class UsesUp(nn.Module):
+    """Doubles in place what it is given, now and then by keyword."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(3, 3)
+
+    def forward(self, x: torch.Tensor | None = None, *, z: torch.Tensor | None = None) -> Any:
+        used = x if z is None else z
+        assert used is not None
+        return self.layer(used.mul_(2))
+
+
+@pytest.mark.parametrize("has_both", [False, True], ids=["only a keyword", "a tensor before it"])
+def test_a_keyword_is_never_read_after_the_call_has_changed_it(tmp_path, has_both):
+    model = nn.ModuleDict({"uses": UsesUp()})
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    given, first = {}, 3  # that is not followed
+    with backlight.watch(model, optimizer, root=tmp_path, every=1) as run:
+        for step in range(7):
+            x = torch.randn(2, 3)
+            before = (x.clone(),) if has_both or step < first else ()
+            keywords = {"z": torch.randn(2, 3)} if step >= first else {}
+            given[step] = {name: each.max().item() for name, each in keywords.items()}
+            model["uses"](*before, **keywords).sum().backward()
+            optimizer.step()
+    found = {row["step"]: row["max"] for row in find(run.path, "uses:in.z")}
+    # The kernel enters a call with one tensor without a look for keywords, until there is one.
+    assert found == {
+        step: each["z"] for step, each in given.items() if each and not (has_both and step == first)
+    }

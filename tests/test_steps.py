@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import warnings
+from contextlib import nullcontext
 
 import models
+import numpy as np
 import pytest
 import torch
 from reading import find, observations, read
@@ -317,7 +320,11 @@ class TestSchedules:
         with backlight.watch(model, optimizer, root=root, **options) as run:
             for _ in range(steps):
                 train_once(model, optimizer)
-        return [row["step"] for row in read(run.path, "steps") if row["recorded"]]
+        rows = read(run.path, "steps")
+        assert [row["step"] for row in rows] == list(range(steps))
+        recorded = [row["step"] for row in rows if row["recorded"]]
+        assert sorted({row["step"] for row in read(run.path, "stats")}) == recorded
+        return recorded
 
     def test_the_options(self, root):
         assert self.recorded(root, every=5) == [0, 5, 10]
@@ -326,6 +333,40 @@ class TestSchedules:
         assert self.recorded(root, schedule=lambda step, kind: kind == "other") == []
         assert self.recorded(root, schedule=PerKind(gap=2, backoff=2.0)) == [0, 2, 6]
         assert self.recorded(root, steps=6) == list(range(6))
+
+    def test_each_kind_is_counted_on_its_own(self, root):
+        model, optimizer = simple()
+        with backlight.watch(model, optimizer, root=root, every=2) as run:
+            for number in range(9):
+                train_once(model, optimizer)
+                with run.step("evaluation"), torch.no_grad():
+                    model(torch.ones(2, 3))
+                if number == 6:
+                    with run.step("rare"):
+                        train_once(model, optimizer)
+        kinds = [row["kind"] for row in read(run.path, "steps") if row["recorded"]]
+        assert kinds == [
+            *3 * ["train", "evaluation"],
+            "train",
+            "evaluation",
+            "rare",
+            "train",
+            "evaluation",
+        ]
+        for kind in ("train", "evaluation"):
+            rows = [row["recorded"] for row in read(run.path, "steps") if row["kind"] == kind]
+            assert rows == [True, False] * 4 + [True]
+
+    def test_a_run_that_goes_on_counts_on(self, root):
+        model, optimizer = simple()
+        with backlight.watch(model, optimizer, root=root, every=5) as run:
+            for _ in range(7):
+                train_once(model, optimizer)
+        with backlight.watch(model, optimizer, resume=run.path, every=5):
+            for _ in range(7):
+                train_once(model, optimizer)
+        rows = read(run.path, "steps")
+        assert [row["step"] for row in rows if row["recorded"]] == [0, 5, 10]
 
     def test_nonsense_of_a_schedule_is_told_and_training_goes_on(self, root, monkeypatch):
         monkeypatch.setenv("BACKLIGHT_STRICT", "0")
@@ -338,6 +379,43 @@ class TestSchedules:
 
         with pytest.warns(backlight.BacklightWarning, match="asking the schedule"):
             assert self.recorded(root, schedule=broken) == []
+
+    @pytest.mark.parametrize("answer", [5, True, [1], 0.5, object(), "\ud800", "why", None])
+    def test_what_is_no_reason_is_told_and_the_steps_are_written(self, root, answer, monkeypatch):
+        monkeypatch.setenv("BACKLIGHT_STRICT", "0")
+
+        class Odd:
+            def wants(self, step, kind):
+                return answer
+
+            def learn(self, *args): ...
+
+        with warnings.catch_warnings(record=True) as told:
+            warnings.simplefilter("always")
+            recorded = self.recorded(root, schedule=Odd())
+        assert recorded == (list(range(12)) if isinstance(answer, str) else [])
+        is_fine = answer is None or isinstance(answer, str)
+        assert ["return why it is" in str(each.message) for each in told] == [True] * (not is_fine)
+
+    @pytest.mark.parametrize("wanted", [None, "why"])
+    def test_a_schedule_that_cannot_learn_is_told_and_the_steps_are_written(
+        self, root, wanted, monkeypatch
+    ):
+        monkeypatch.setenv("BACKLIGHT_STRICT", "0")
+
+        class Broken:
+            def wants(self, step, kind):
+                return wanted
+
+            def learn(self, *args):
+                raise ValueError("much")
+
+        with pytest.warns(backlight.BacklightWarning, match=r"learn\(\) failed .*much") as told:
+            assert self.recorded(root, schedule=Broken()) == (list(range(12)) if wanted else [])
+        assert len(told) == 1
+
+    def test_a_truth_of_numpys_is_one(self, root):
+        assert self.recorded(root, schedule=lambda step: np.arange(13)[step] > 9) == [10, 11]
 
     def test_a_budget_is_kept_and_no_rare_kind_starves(self):
         schedule = Budget(0.03)
@@ -468,6 +546,104 @@ class TestRawValues:
         run, _ = self.train(root, samples=balanced(2))
         assert sorted(self.entries(run, 0)["x", "value"].samples) == [0, 4]
 
+    @pytest.mark.parametrize("told", ["before", "after", "late", "in iterations", "between them"])
+    def test_micro_batches_tell_of_their_own_samples(self, root, told):
+        model, optimizer = simple()
+        expected = []
+        with backlight.watch(model, optimizer, root=root, every=1, samples=highest_loss(1)) as run:
+            for number in range(2):
+                indices = range(100 * number, 100 * number + 4)
+                if told in ("before", "between them"):
+                    run.batch(indices=indices)
+                with run.iteration() if "iter" in told or "them" in told else nullcontext():
+                    if told == "in iterations":
+                        run.batch(indices=indices)
+                    x = torch.randn(4, 3)
+                    losses = model(x).square().mean(1)
+                    if told == "after":
+                        run.batch(indices=indices)
+                    if told != "late":
+                        run.batch(losses=losses)
+                    losses.mean().backward()
+                    if told == "late":
+                        run.batch(indices=indices, losses=losses)
+                worst = int(losses.argmax())
+                expected.append((number, (worst,), (indices[worst],)))
+            optimizer.step()
+        found = [
+            (entry.iteration, entry.samples, entry.data_indices)
+            for name, _, entry in backlight.open(run.path).values("2:out", quantity="value")
+        ]
+        assert found == expected
+
+    def test_what_is_told_of_a_micro_batch_is_of_no_other(self, root):
+        model, optimizer = simple()
+        with backlight.watch(model, optimizer, root=root, every=1, samples=1) as run:
+            for number in range(2):
+                if number == 0:
+                    run.batch(indices=range(7, 11))
+                model(torch.randn(4, 3)).mean().backward()
+            optimizer.step()
+        found = backlight.open(run.path).values("2:out", quantity="value")
+        assert [entry.data_indices for _, _, entry in found] == [(7,), (None,)]
+
+    def test_what_is_told_outside_of_iterations_is_of_all(self, root):
+        model, optimizer = simple()
+        with backlight.watch(model, optimizer, root=root, every=1, samples=1) as run:
+            for _ in range(3):
+                with run.iteration():
+                    out = model(torch.randn(4, 3))
+            out.mean().backward()
+            run.batch(indices=range(7, 11))
+            optimizer.step()
+        found = backlight.open(run.path).values("2:out", quantity="value")
+        assert [entry.data_indices for _, _, entry in found] == [(7,)] * 3
+
+    @pytest.mark.parametrize("batch_dim", [0, 1, -2])
+    def test_values_and_gradients_follow_the_dimension_of_samples(self, root, batch_dim):
+        model, optimizer = simple()
+        with backlight.watch(model, optimizer, root=root, every=1, samples=[3, 1]) as run:
+            h = model(torch.randn(7, 5, 3))
+            h.retain_grad()
+            run.tensor("h", h, batch_dim=batch_dim)
+            (h * torch.randn(7, 5, 1)).sum().backward()
+            optimizer.step()
+        by_hand = {"value": h.detach(), "grad": h.grad}
+        chosen = {key: x.movedim(batch_dim, 0)[[3, 1]] for key, x in by_hand.items()}
+        opened = backlight.open(run.path)
+        values = {entry.quantity: entry for _, _, entry in opened.values("^h$")}
+        assert values.keys() == chosen.keys()
+        for quantity, entry in values.items():
+            assert entry.batch_dim == batch_dim % 3
+            assert entry.array.tolist() == chosen[quantity].flatten(1).tolist()
+        rows = list(opened.samples("^h$"))
+        assert len(rows) == 4
+        for row in rows:
+            sample = by_hand[row["quantity"]].movedim(batch_dim, 0)[row["sample"]]
+            assert row["abs_max"] == pytest.approx(sample.abs().max().item())
+        (row,) = find(run.path, "h")
+        spread = h.detach().std(batch_dim, correction=0).mean().item()
+        assert row["batch_std"] == pytest.approx(spread, rel=1e-5)
+        assert row["shape"] == [7, 5, 1]
+
+    def test_a_tensor_without_samples_has_no_units(self, root):
+        model, optimizer = simple()
+        with backlight.watch(model, optimizer, root=root, every=1, samples=[1]) as run:
+            for _ in range(2):  # the first step is followed, the second one is not
+                weights = model[0].weight * 2
+                run.tensor("none", weights, batch_dim=None)
+                run.tensor("some", weights)
+                (model(torch.randn(2, 3)).sum() + weights.sum()).backward()
+                optimizer.step()
+        for row in find(run.path, "none"):
+            assert (row["units"], row["batch_std"]) == (None, None)
+        assert [row["units"] for row in find(run.path, "some")] == [3, 3]
+        entries = backlight.open(run.path).values("^none$")
+        assert {(e.quantity, e.batch_dim, e.array.size) for _, _, e in entries} == {
+            ("value", None, 12),
+            ("grad", None, 12),
+        }
+
     def test_bad_input_is_one_sentence(self, root):
         with pytest.raises(backlight.BacklightError, match="samples"):
             backlight.watch(*simple(), root=root, samples="all")
@@ -593,3 +769,31 @@ class TestGraph:
         }
         assert ("second.weight", "second:out.0", "autograd") in edges
         assert ("first:out.0", "second:in.0", "data") in edges
+
+
+class Branching(nn.Module):
+    """Goes another way when it is told to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.always, self.rarely = nn.Linear(3, 3), nn.Linear(3, 3)
+
+    def forward(self, x: torch.Tensor, *, is_rare: bool) -> torch.Tensor:
+        hidden = self.always(x)
+        return self.rarely(hidden) if is_rare else hidden
+
+
+def test_a_step_whose_structure_was_not_followed_is_given_no_other_graph(root):
+    model = Branching()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with backlight.watch(model, optimizer, root=root, every=1) as run:
+        for step in range(12):  # the sixth turns out to be new when it has ended
+            optimizer.zero_grad()
+            model(torch.randn(2, 3), is_rare=step in (5, 9)).sum().backward()
+            optimizer.step()
+    opened = backlight.open(run.path)
+    with pytest.raises(backlight.BacklightError, match=r"Step 5 .* was new and not followed"):
+        opened.graph(5)
+    assert [call[0] for call in opened.graph(9)["calls"]] == ["", "always", "rarely"]
+    assert [call[0] for call in opened.graph(4)["calls"]] == ["", "always"]
+    assert opened.graph() == opened.graph(11)

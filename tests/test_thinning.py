@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from backlight.store.thinning import EXTREMES, FAULTS, kept_steps
+from backlight.store.thinning import EXTREMES, FAULTS, kept_steps, thinned
 
 
 def table(rng: np.random.Generator, steps: int, iterations: int) -> pa.Table:
@@ -78,3 +78,18 @@ def test_a_statistic_that_is_nowhere_keeps_nothing() -> None:
         place = rows.schema.get_field_index(name)
         rows = rows.set_column(place, name, pa.nulls(50, pa.float64()))
     assert set(kept_steps(rows, 4).tolist()) == naively(rows.to_pylist(), 4)
+
+
+def test_however_long_a_history_is_about_as_many_rows_are_kept() -> None:
+    points, buckets = 200, 25
+    counts = {}
+    for steps in (2_000, 8_000, 32_000):
+        rng = np.random.default_rng(0)
+        columns: dict[str, Any] = {name: rng.normal(size=steps) for name in EXTREMES}
+        columns |= {name: np.zeros(steps, np.int64) for name in FAULTS}
+        rows = pa.table({"step": np.arange(steps), **columns})
+        assert len(kept_steps(rows, buckets)) > 1.5 * points  # so much there would be otherwise
+        kept = thinned(rows, points, buckets)
+        counts[steps] = kept.num_rows
+        assert np.nanmax(kept["mean"].to_numpy()) == columns["mean"].max()
+    assert all(0.8 * points < count <= 1.1 * points for count in counts.values()), counts

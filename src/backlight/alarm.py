@@ -4,9 +4,16 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
-from backlight.blackbox import SpikeDetector, first_nonfinite, gradient_norm
+from backlight.blackbox import Nonfinite, SpikeDetector, gradient_norm, nonfinite_in
+
+_TOLD_AT_ONCE: Final = 8
+"""So many values that are not finite are told without a pause. After that, pauses grow, so that
+n steps have some 4 √n of them: in some loops they come and go at every other step."""
+
+_SPREADING_STEPS: Final = 8
+"""While a value that is not finite lasts, others that follow within so many steps came of it."""
 
 
 class Happening(NamedTuple):
@@ -22,7 +29,8 @@ class Alarm:
 
     def __init__(self) -> None:
         self._spikes = {"loss": SpikeDetector(), "gradient norm": SpikeDetector()}
-        self._has_been_nonfinite = False
+        self._nonfinite = (_Kind(), _Kind())  # where there is NaN, and where infinity
+        self._told = self._pause = 0  # how many of those, and the steps until the next
 
     @property
     def losses(self) -> deque[float]:
@@ -34,20 +42,25 @@ class Alarm:
         self._spikes["loss"].remember(losses)
 
     def nonfinite(self, stats: Any, where: Callable[[int], str] | None = None) -> Happening | None:
-        """The first value of the run that is not finite."""
-        if self._has_been_nonfinite or getattr(stats, "is_finite", False):
+        """A value that is not finite, at a place that was finite when it was last seen.
+
+        What it spreads to in the steps after it is no news, nor is a mask that is always infinite.
+        """
+        if stats is None:
             return None
-        found = first_nonfinite(stats)
-        if found is None:
+        self._pause = max(self._pause - 1, 0)
+        found = nonfinite_in(stats, [kind.places for kind in self._nonfinite])
+        is_waiting = self._pause > 0
+        news = [
+            place
+            for kind, places in zip(self._nonfinite, found.kinds, strict=True)
+            for place in kind.see(places, found.seen, is_waiting=is_waiting)
+        ]
+        if not news:
             return None
-        self._has_been_nonfinite = True
-        text = (
-            f"{found['nans']} NaN and {found['infs']} infinite of {found['count']} elements "
-            f"({found['quantity']})"
-        )
-        place = where(found["order"]) if where is not None else ""
-        text = f"{text}, {place}" if place else text
-        return Happening("nonfinite", text, found["site"])
+        self._told += 1
+        self._pause = self._told // _TOLD_AT_ONCE
+        return _told_of(found, news, where)
 
     def gradient_spike(self, stats: Any) -> Happening | None:
         """A norm of all gradients that stands out from those before it."""
@@ -62,3 +75,37 @@ class Alarm:
         if not self._spikes[what].is_spike(value):
             return None
         return Happening("spike", f"{what} {value:.4g}")
+
+
+class _Kind:
+    """Where values are NaN, or infinite: the places that were so when each was last seen."""
+
+    def __init__(self) -> None:
+        self.places: set[int] = set()
+        self._spreading: set[int] = set()  # those of what was told last, while it may yet spread
+        self._quiet_steps = 0
+
+    def see(self, places: set[int], seen: set[int], *, is_waiting: bool) -> set[int]:
+        """The places of a step that are news; while it is waited, they are so later, if at all."""
+        self.places -= seen - places
+        self._spreading &= self.places
+        new = places - self.places
+        self._quiet_steps = 0 if new else self._quiet_steps + 1
+        if self._quiet_steps >= _SPREADING_STEPS:
+            self._spreading.clear()
+        is_told = not self._spreading
+        if is_told and is_waiting:
+            return set()
+        self._spreading |= new
+        self.places |= new
+        return new if is_told else set()
+
+
+def _told_of(found: Nonfinite, news: list[int], where: Callable[[int], str] | None) -> Happening:
+    row = found.first_of(news)
+    text = (
+        f"{row['nans']} NaN and {row['infs']} infinite of {row['count']} elements "
+        f"({row['quantity']})"
+    )
+    place = where(row["order"]) if where is not None else ""
+    return Happening("nonfinite", f"{text}, {place}" if place else text, row["site"])

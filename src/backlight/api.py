@@ -52,7 +52,7 @@ def watch(
         name: the run's name; by default the time. Where it is taken, a number is added.
         root: the folder that projects are written to.
         config: settings to keep with the run, such as the learning rate.
-        every: record each n-th step, beginning with the first.
+        every: record each n-th step of each kind, beginning with the first.
         budget: keep the time spent recording under this share of training; 0.03 by default.
         schedule: which steps to record: a set of steps, a function of the step's number (and
             kind), or a `backlight.schedule.Schedule`.

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import statistics
 from collections import deque
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from backlight.schema import STATS
+from backlight.schema import QUANTITIES, STATS
 from backlight.store.packed import Packed, as_batch
 from backlight.store.recorded_flows import RecordedFlows
 from backlight.store.values import StepValues
@@ -28,13 +30,17 @@ class StepRecord:
     values: StepValues | None = None
     calls: list[dict[str, Any]] = field(default_factory=list)
     flows: tuple[RecordedFlows, ...] | None = None
+    tell_written: Callable[[bool], None] | None = None  # whether it was, once that is known
 
 
 class BlackBox:
     """Holds the last steps that were captured but are not to be kept, unless something happens.
 
     >>> box = BlackBox(2)
-    >>> [box.hold(StepRecord({"step": step})) for step in range(3)][-1].row
+    >>> for step in range(3):
+    ...     leaving = box.make_room()
+    ...     box.hold(StepRecord({"step": step}))
+    >>> leaving.row
     {'step': 0}
     >>> [record.row["step"] for record in box.open("a spike")]
     [1, 2]
@@ -44,10 +50,13 @@ class BlackBox:
         self.steps = steps
         self._held: deque[StepRecord] = deque()
 
-    def hold(self, record: StepRecord) -> StepRecord | None:
-        """Take a step in; the one that leaves for it, if any, is not kept."""
+    def make_room(self) -> StepRecord | None:
+        """Let the oldest step go if there is no room for another; it is not kept."""
+        return self._held.popleft() if len(self._held) >= self.steps else None
+
+    def hold(self, record: StepRecord) -> None:
+        """Take a step in, for which there is room."""
         self._held.append(record)
-        return self._held.popleft() if len(self._held) > self.steps else None
 
     def open(self, why: str) -> list[StepRecord]:
         """Hand over every step that is held, oldest first, each with why it is kept."""
@@ -58,21 +67,42 @@ class BlackBox:
         return records
 
 
-def first_nonfinite(rows: Packed | pa.RecordBatch | None) -> dict[str, Any] | None:
-    """The first observation of a step that has a NaN or an infinity, or None."""
-    if rows is None:
-        return None
+@dataclass(frozen=True, slots=True)
+class Nonfinite:
+    """Where a step has NaN and infinities. A place is a site and a quantity, as one number."""
+
+    kinds: tuple[set[int], set[int]] = field(default_factory=lambda: (set(), set()))
+    """The places with NaN, and those with infinity."""
+    seen: set[int] = field(default_factory=set)
+    """Of the places that were known to be not finite, those that this step has seen again."""
+    rows: pa.RecordBatch | None = None
+    place_of: Any = None  # of each row
+
+    def first_of(self, places: Iterable[int]) -> dict[str, Any]:
+        """The first row, in the order of the step, that is at one of these places."""
+        assert self.rows is not None
+        at = np.flatnonzero(np.isin(self.place_of, list(places)))
+        orders = self.rows.column("order").to_numpy()
+        first = int(at[np.argmin(orders[at])])
+        names = ("site", "quantity", "nans", "infs", "count", "order")
+        return {name: self.rows.column(name)[first].as_py() for name in names}
+
+
+def nonfinite_in(rows: Packed | pa.RecordBatch, known: Iterable[set[int]]) -> Nonfinite:
+    """Where a step has NaN and infinities, and which of the places that are known it has seen."""
+    places = set().union(*known)
+    if getattr(rows, "is_finite", False) and not places:
+        return Nonfinite()
     stats = as_batch(rows)
     # It is asked at every step: where all bytes are 0 there is nothing to find.
-    if not any(_has_bits(stats.column(place)) for place in (_NANS, _INFS)):
-        return None
-    is_bad = stats.column(_NANS).to_numpy() + stats.column(_INFS).to_numpy() > 0
-    if not is_bad.any():
-        return None
-    bad = stats.filter(pa.array(is_bad))
-    first = pc.index(bad["order"], pc.min(bad["order"])).as_py()
-    names = ("site", "quantity", "nans", "infs", "count", "order")
-    return {name: bad[name][first].as_py() for name in names}
+    columns = [stats.column(place) for place in (_NANS, _INFS)]
+    if not places and not any(map(_has_bits, columns)):
+        return Nonfinite()
+    quantities = pc.index_in(stats.column("quantity"), value_set=pa.array(QUANTITIES))
+    place_of = stats.column("site").to_numpy() * len(QUANTITIES) + quantities.to_numpy()
+    nans, infs = ({*place_of[column.to_numpy() > 0].tolist()} for column in columns)
+    again = place_of[np.isin(place_of, list(places))]
+    return Nonfinite((nans, infs), {*again.tolist()}, stats, place_of)
 
 
 def _has_bits(column: pa.Array) -> bool:

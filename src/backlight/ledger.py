@@ -18,6 +18,7 @@ from backlight.journal import Journal
 from backlight.schedule import Schedule, lease
 from backlight.store.packed import Packed, as_batch
 from backlight.store.values import StepValues
+from backlight.telling import text as printable
 
 _perf = time.perf_counter
 
@@ -63,7 +64,7 @@ class Ledger:
         steps, scalars = course.take_steps(), course.take_scalars()
         try:
             for row in steps:
-                self._schedule.learn(row["kind"], row["duration_secs"], 0.0)
+                self._learn(row["kind"], row["duration_secs"], 0.0)
             if steps:
                 self._journal.steps(steps)
         except Exception as error:
@@ -92,18 +93,36 @@ class Ledger:
         """Why this step is recorded; None if it is not."""
         if self._course is not None and self._course.waiting:
             self.gather()
+        reason: object = None
         try:
-            return self._schedule.wants(step, kind)
+            reason = self._schedule.wants(step, kind)
         except BacklightError as error:
             self._guard.mistake(str(error))
         except Exception as error:
             self._guard.catch("asking the schedule", error)
+        if isinstance(reason, str):
+            return printable(reason)
+        if reason is not None:
+            self._guard.mistake(
+                f"The schedule's wants() answered with a {type(reason).__name__}, so the step is "
+                "not recorded: return why it is, as a text, or None."
+            )
         return None
+
+    def _learn(self, kind: str, duration_secs: float, recording_secs: float) -> None:
+        """Tell the schedule what a step took; if it fails, the step is written all the same."""
+        try:
+            self._schedule.learn(kind, duration_secs, recording_secs)
+        except Exception as error:
+            self._guard.mistake(
+                f"The schedule's learn() failed ({type(error).__name__}: {error}): steps are "
+                "recorded as wants() says."
+            )
 
     def pass_over(self, row: dict[str, Any]) -> None:
         """Note a step of which nothing was captured."""
         self.gather()
-        self._schedule.learn(row["kind"], row["duration_secs"], 0.0)
+        self._learn(row["kind"], row["duration_secs"], 0.0)
         self._journal.step(row)
         if self.anomalies:
             self._look_for_anomalies(row, None)
@@ -126,12 +145,12 @@ class Ledger:
             self.gather()
         row, has_stats = record.row, record.stats is not None
         recording_secs = row["recording_secs"] - once_secs if has_stats else 0.0
-        self._schedule.learn(row["kind"], row["duration_secs"] - once_secs, recording_secs)
-        leaving: StepRecord | None = record
+        self._learn(row["kind"], row["duration_secs"] - once_secs, recording_secs)
         if self.box.steps and has_stats and not row["recorded"] and not is_decided:
-            leaving = self.box.hold(record)
-        if leaving is not None:
-            self._write(leaving)
+            self.make_room()
+            self.box.hold(record)
+        else:
+            self._write(record)
         happening = self._alarm.nonfinite(record.stats, where)
         if happening is not None:
             self.happened(row["step"], happening)
@@ -141,6 +160,14 @@ class Ledger:
             self._look_for_anomalies(row, record.stats)
         if has_stats:
             self.writing_secs = _perf() - started
+
+    def make_room(self) -> None:
+        """Let the black box be ready for a step: what leaves it is lost."""
+        if self._course is not None and self._course.waiting:
+            self.gather()
+        leaving = self.box.make_room()
+        if leaving is not None:
+            self._write(leaving)
 
     def _look_for_anomalies(
         self, row: dict[str, Any], stats: Packed | pa.RecordBatch | None
@@ -166,3 +193,5 @@ class Ledger:
         if record.values is not None and not record.row["recorded"] and self._give_back:
             self._give_back(record.values)
         self._journal.record(record)
+        if record.tell_written is not None:
+            record.tell_written(record.row["recorded"])

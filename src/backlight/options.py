@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -63,6 +63,8 @@ def writing_to(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
+        with suppress(OSError):
+            path.rmdir()  # which is refused unless it is empty, as one that was made for this run
         raise BacklightError(
             f"Cannot write to {str(path)!r} ({error.strerror or error}): "
             "pass root= a folder that you can write to."

@@ -25,6 +25,7 @@ from backlight.capture.calls import FunctionCall
 from backlight.capture.following import Following
 from backlight.capture.graph import Graph
 from backlight.capture.modules import FirstForward, ModuleCapture, is_in_backward
+from backlight.capture.named import NamedTensors
 from backlight.capture.names import ModelNames
 from backlight.capture.observer import Observer
 from backlight.capture.optimizer import OptimizerCapture, Optimizers
@@ -139,6 +140,7 @@ class Recorder:
         self._is_in_iteration = self._is_given_up = False
         self._last_loss: tuple[weakref.ref[torch.Tensor] | None, int, int] = (None, 0, 0)
         self._loss_sites: dict[int, int] = {}  # of the losses of an iteration, in their order
+        self._named = NamedTensors()  # by the user, in this step
         self._modes = self._names.modes()
         self._captures = 0  # steps that were captured
         self._generation = -1  # of the names, when a module was found that steps begin with
@@ -154,6 +156,14 @@ class Recorder:
             on_change=self._on_other_optimizers,
             guard=self._guard,
         )
+        try:
+            self._start()
+        except BaseException:
+            self._let_go()  # of a model that nobody watches: the disk refused the run
+            raise
+
+    def _start(self) -> None:
+        """Write who the run is, and wait for its first step."""
         held = {identity for each in self._optimizers.all for identity in each.held()}
         own = self._own_parameters()
         self._journal.start(
@@ -195,6 +205,11 @@ class Recorder:
                 self._ledger.happened(
                     self._course.step, Happening(kind, why or f"the run {status}")
                 )
+        self._let_go()
+        self._journal.finish(status)
+
+    def _let_go(self) -> None:
+        """Remove every hook, and see nothing more."""
         self._is_finished = True
         self._course.is_plain, self._course.is_over = False, True
         dismiss(self)
@@ -205,7 +220,6 @@ class Recorder:
         self._observer.end()
         self._observer.owned.release()
         self._optimizers.detach()
-        self._journal.finish(status)
 
     def abandon(self) -> None:
         """In a forked child: leave the run to the process that began it."""
@@ -304,6 +318,7 @@ class Recorder:
             self._keeper.begin(batch_size=self._batch_size, holds_all=self._must_decide)
         self._observer.begin(self._course.step, is_keeping=is_keeping)
         self._last_loss = (None, 0, 0)
+        self._named.clear()
         # Parts of the model may be compiled when they run next: now and then, look at all.
         times, self._captures = self._captures, self._captures + 1
         if times & (times - 1) == 0:
@@ -365,7 +380,7 @@ class Recorder:
 
     def _see_loss(self, tensor: torch.Tensor) -> None:
         last, iteration, times = self._last_loss
-        if last is not None and last() is tensor:
+        if (last is not None and last() is tensor) or self._is_named_loss(tensor):
             return
         times = times + 1 if iteration == self._observer.iteration else 1
         self._last_loss = weakref.ref(tensor), self._observer.iteration, times
@@ -375,6 +390,16 @@ class Recorder:
         if self._observer.graph is not None and site >= 0:
             self._observer.graph.loss(site, tensor)
         self._observer.on_named(site, tensor, self._observer.iteration, batch_dim=None)
+
+    def _is_named_loss(self, tensor: torch.Tensor) -> bool:
+        """Whether the user has named this loss: then it has a site, and needs no other."""
+        site = self._named.site_of(tensor)
+        if site is None:
+            return False
+        self._sites.call_loss(site)
+        if self._observer.graph is not None:
+            self._observer.graph.loss(site, tensor)
+        return True
 
     def _name_loss(self, times: int) -> int:
         """The site of the loss of an iteration's first backward pass, or of a later one."""
@@ -481,11 +506,11 @@ class Recorder:
         record = StepRecord({})
         graph, signature = self._stop_following() if self._is_captured else (None, "")
         try:
+            decision = None if step is None else step.decision
             if self._is_captured:
-                self._take(record, None if step is None else step.samples)
+                self._take(record, None if step is None else step.samples, decision)
             if graph is not None:
                 self._journal.graph(graph.signature, graph.to_json())
-            decision = None if step is None else step.decision
             self._settle(record, decision, signature, started)
         except Exception as error:
             self._guard.catch("writing a step", error)
@@ -508,12 +533,17 @@ class Recorder:
         for tell in self._at_end:
             tell()
 
-    def _take(self, record: StepRecord, samples: Any) -> None:
+    def _take(self, record: StepRecord, samples: Any, decision: tuple[bool, str] | None) -> None:
         """What was captured of the step that ends."""
         if self._flows is not None:
             has_backward = self._observer.has_backward
             record.flows = self._flows.take(self._course.loss, has_backward=has_backward)
-        self._observer.owned.observe_rest(self._optimizers.all)
+        is_kept = self._reason is not None if decision is None else decision[0]
+        if self.has_blackbox and not is_kept and decision is None:
+            self._ledger.make_room()  # first: what is lost with the step that leaves is read again
+        record.tell_written = self._observer.owned.observe_rest(
+            self._optimizers.all, is_kept=is_kept
+        )
         record.stats = self._observer.reducer.take_packed(self._course.step)
         if self._observer.is_keeping:
             try:
@@ -586,7 +616,11 @@ class Recorder:
         self._observer.has_backward = False
         if not self._is_in_iteration:
             self._course.iterations = max(self._course.iterations, 1)
-            self._next_iteration()
+            number = self._next_iteration()
+            if self._observer.is_keeping:
+                self._keeper.begin_part(number)
+        elif self._observer.is_keeping:
+            self._keeper.reach(self._observer.iteration)
 
     def _see_quietly(self, tensor_class: str, call: Call, place: str, tensor: torch.Tensor) -> None:
         # Otherwise each attribute of the tensor would be asked for through the mode.

@@ -21,6 +21,7 @@ from backlight.errors import BacklightError, BacklightWarning, StopTraining
 from backlight.findings import FindingWatch
 from backlight.own.asking import TakesStatistics
 from backlight.recorder import Recorder, Step
+from backlight.samples import Fact
 from backlight.schema import Finding
 
 
@@ -245,21 +246,27 @@ class Run(Recorder, TakesStatistics):
     def batch(self, *, indices: Any = None, losses: Any = None, categories: Any = None) -> None:
         """Tell of each sample of the batch: its place in the data set, its loss, its category.
 
-        The samples whose raw values are kept may be chosen by them.
+        The samples whose raw values are kept may be chosen by them. It is about the iteration that
+        it is told in; outside of `run.iteration()` about the part of the step under way, such as a
+        micro-batch. Between a backward pass and the next forward pass, it is about the one to
+        come, unless it tells losses: those are of a forward pass that has been.
         """
         if self._is_over("batch") or not self._is_captured:
             return
         if torch.is_grad_enabled() and not self._course.is_open:
             self._open_step()
+        told: dict[Fact, Any]
         told = {"data_indices": indices, "losses": losses, "categories": categories}
+        iteration = self._observer.iteration if self._is_in_iteration else None
+        is_ahead = self._observer.has_backward and iteration is None and losses is None
         for fact, values in told.items():
             if values is not None:
-                self._tell(getattr(self._keeper, fact), values)
+                self._tell(fact, values, iteration, is_ahead=is_ahead)
 
-    def _tell(self, fact: Callable[[Any], None], values: Any) -> None:
+    def _tell(self, fact: Fact, values: Any, iteration: int | None, *, is_ahead: bool) -> None:
         with self._guard("taking what is told of a batch"):
             try:
-                fact(values)
+                self._keeper.learn(fact, values, iteration, is_ahead=is_ahead)
             except BacklightError as error:
                 self._guard.mistake(str(error))
 
@@ -300,6 +307,8 @@ class Run(Recorder, TakesStatistics):
                     f"Two tensors are named {name!r} in one iteration: name the second one "
                     "otherwise, or use run.iteration() around each pass of a loop."
                 )
+                return
+            self._named.add(tensor, site)
 
     def _tap(self, name: str, tensor: torch.Tensor) -> None:
         """A tensor that `backlight.tap` names inside a forward, after the module that runs."""

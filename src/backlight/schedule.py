@@ -11,6 +11,8 @@ from collections.abc import Callable, Collection
 from math import inf
 from typing import Protocol, runtime_checkable
 
+import numpy as np
+
 from backlight.errors import BacklightError
 
 
@@ -26,27 +28,40 @@ class Schedule(Protocol):
 
 
 class Every:
-    """Each n-th step, the first one included.
+    """Each n-th step of each kind, the first one included.
 
-    >>> [step for step in range(25) if Every(10).wants(step, "train")]
+    >>> schedule, recorded = Every(10), []
+    >>> for step in range(25):
+    ...     if schedule.wants(step, "train"):
+    ...         recorded.append(step)
+    ...     schedule.learn("train", 1.0, 0.0)
+    >>> recorded
     [0, 10, 20]
+    >>> schedule.wants(25, "evaluation")
+    'every 10'
     """
 
     def __init__(self, n: int) -> None:
         if isinstance(n, bool) or not isinstance(n, int) or n < 1:
             raise BacklightError(f"every={n!r} is not a whole number of steps: use 1 or more.")
         self._n = n
+        self._seen: dict[str, int] = {}
 
     def wants(self, step: int, kind: str) -> str | None:
-        """Yes for each n-th step."""
-        return f"every {self._n}" if step % self._n == 0 else None
+        """Yes for each n-th step of its kind."""
+        return f"every {self._n}" if self._count(step, kind) % self._n == 0 else None
 
     def lease(self, step: int, kind: str) -> tuple[int, float]:
         """The steps up to the next n-th."""
-        return self._n - 1 - step % self._n, inf
+        return self._n - 1 - self._count(step, kind) % self._n, inf
 
     def learn(self, kind: str, duration_secs: float, recording_secs: float) -> None:
-        """Costs change nothing."""
+        """Costs change nothing; steps are counted."""
+        self._seen[kind] = self._seen.get(kind, 0) + 1
+
+    def _count(self, step: int, kind: str) -> int:
+        """How many there were of this kind. A resumed run begins with the number of its step."""
+        return self._seen.setdefault(kind, 0 if self._seen else step)
 
 
 class PerKind:
@@ -103,7 +118,7 @@ class Chosen:
         if self._ask is None:
             return "chosen" if step in (self._steps or ()) else None
         answer: object = self._ask(step, kind) if self._takes_kind else self._ask(step)
-        if answer is not None and not isinstance(answer, (bool, int)):
+        if answer is not None and not isinstance(answer, (int, np.bool_, np.integer)):
             raise BacklightError(
                 f"The schedule answered with a {type(answer).__name__}: return True or False."
             )

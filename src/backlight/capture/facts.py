@@ -14,21 +14,63 @@ from backlight.samples import Fact, SampleSelection
 
 
 class BatchFacts:
-    """What is known of a step's samples: for all of the step, or for one iteration of it."""
+    """What is known of a step's samples: for one iteration, or for all of a part of the step.
+
+    A part is what a step has one of, or gradient accumulation one for each micro-batch.
+
+    >>> facts = BatchFacts()
+    >>> facts.give("data_indices", [0, 1], None)
+    >>> facts.give("data_indices", [2, 3], None, is_ahead=True)
+    >>> facts.begin_part(1)
+    >>> [facts.get("data_indices", iteration, may_wait=True) for iteration in (0, 1)]
+    [[0, 1], [2, 3]]
+    """
 
     def __init__(self, batch_size: int | None = None) -> None:
         self._batch_size = batch_size
         self._known: dict[tuple[Fact, int | None], Any] = {}
+        self._ahead: dict[Fact, Any] = {}
+        self._first = -1  # iteration of the part under way, with what was before it
 
-    def give(self, fact: Fact, values: Any, iteration: int | None) -> None:
-        """Take one number or label for each sample."""
+    def give(
+        self, fact: Fact, values: Any, iteration: int | None, *, is_ahead: bool = False
+    ) -> None:
+        """Take one number or label for each sample, of one iteration or of the part under way.
+
+        What `is_ahead` is of the next forward pass, whichever iteration that turns out to be.
+        """
         listed = _listed(fact, values)
+        if is_ahead:
+            self._ahead[fact] = listed
+            return
         if iteration is None and self._batch_size not in (None, len(listed)):
             raise BacklightError(
                 f"{fact}() got {len(listed)} values for a batch of {self._batch_size}: "
                 "give one for each sample."
             )
         self._known[fact, iteration] = listed
+
+    def begin_part(self, iteration: int) -> None:
+        """Another part begins, with this iteration: nothing that was told is of it."""
+        shared = [(fact, values) for (fact, at), values in self._known.items() if at is None]
+        for fact, values in shared:
+            del self._known[fact, None]
+            for earlier in range(self._first, iteration):
+                self._known.setdefault((fact, earlier), values)
+        self._first = iteration
+        self.reach(None)
+
+    def reach(self, iteration: int | None) -> None:
+        """The forward pass has come that something was told ahead of; None: for all of a part."""
+        for fact, values in self._ahead.items():
+            self._known[fact, iteration] = values
+        self._ahead.clear()
+
+    def settle(self) -> None:
+        """The step ends: what no forward pass followed is of the last one, if that lacks it."""
+        for fact, values in self._ahead.items():
+            self._known.setdefault((fact, None), values)
+        self._ahead.clear()
 
     def get(self, fact: Fact, iteration: int, *, may_wait: bool) -> list[Any] | None:
         """What was given; None if nothing was, or if it is on a device and we may not wait."""

@@ -30,6 +30,7 @@ from backlight.capture.apart import is_apart
 from backlight.capture.names import ModelNames, is_compiled, unwrap
 from backlight.capture.sights import Call, Callee, CallHooks, Sights
 from backlight.capture.trees import inputs_in, outputs_in
+from backlight.reduce.readable import version_of
 
 _graph_task = torch._C._current_graph_task_id
 _tracing_state = torch._C._get_tracing_state
@@ -133,7 +134,7 @@ class ModuleCapture(CallHooks):
         after = torch.compiler.disable(self._after_call)
         for module in self.names.modules():
             self._handles += [
-                module.register_forward_pre_hook(before),
+                module.register_forward_pre_hook(before, with_kwargs=True),
                 module.register_forward_hook(after, with_kwargs=True, always_call=True),
             ]
 
@@ -152,7 +153,7 @@ class ModuleCapture(CallHooks):
         for places, _ in self._hooks:
             places.pop(self, None)
 
-    def _before_call(self, module: nn.Module, args: Any) -> None:
+    def _before_call(self, module: nn.Module, args: Any, keywords: Any = None) -> None:
         started = _perf()
         try:
             # First, because tracers put their own tensors into the model for a while.
@@ -171,11 +172,10 @@ class ModuleCapture(CallHooks):
             self._modules.append(module)
             self._open.append(call)
             self._listener.on_enter(call.module, call.number)
-            keywords = {}
-            if not self._is_settled and callee.takes_keywords:
+            if keywords is None:
                 keywords = _keywords_of_caller()
-                if callee.takes_keywords == UNKNOWN:
-                    callee.takes_keywords = bool(keywords)
+            if keywords or callee.takes_keywords == UNKNOWN:
+                callee.takes_keywords = bool(keywords)
             for place, tensor in inputs_in(args, keywords):
                 self._listener.on_tensor("input", call, place, tensor)
         except Exception as error:
@@ -241,18 +241,18 @@ class ModuleCapture(CallHooks):
         self.hooks_secs += _perf() - started
 
     def _learn_keywords(self, module: nn.Module, call: Call, keywords: Any) -> None:
-        """Read keywords after the call, and from now on look them up before it.
+        """Look keywords up before the call from now on, if that was not done at this one.
 
-        Torch's process-wide hook before a call is not told of them, and finds them in the frame of
-        its caller; in a compiled model that is another one.
+        The kernel does not look for any in a plain call of a module that never had one. Such a call
+        may have changed them, so of these only those are read that were never changed in place.
         """
         callee = self._callees.get(id(module))
-        if callee is not None and not self._is_settled:
-            if callee.takes_keywords == 1:
-                return
-            callee.takes_keywords = 1
+        if callee is None or callee.takes_keywords == 1:
+            return
+        callee.takes_keywords = 1
         for place, tensor in inputs_in((), keywords):
-            self._listener.on_tensor("input", call, place, tensor)
+            if version_of(tensor) == 0:
+                self._listener.on_tensor("input", call, place, tensor)
 
     def _close(self, module: nn.Module) -> Call | None:
         """The call that ends; calls inside it that an exception cut short are dropped."""
@@ -341,6 +341,9 @@ def is_symbolic() -> bool:
 
 
 def _keywords_of_caller() -> dict[str, Any]:
-    """The keywords of the call whose hook runs now, out of the frame that calls the hook."""
+    """The keywords of the call whose hook runs now, out of the frame that calls the hook.
+
+    Torch's process-wide hook before a call is not told of them.
+    """
     keywords = sys._getframe(2).f_locals.get("kwargs")
     return keywords if isinstance(keywords, dict) else {}

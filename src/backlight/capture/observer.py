@@ -17,13 +17,14 @@ import torch
 from backlight.capture.graph import GraphCapture
 from backlight.capture.names import ModelNames
 from backlight.capture.owned import OwnedCapture
+from backlight.capture.plans import checked_dim
 from backlight.capture.samples import ValueKeeper
 from backlight.capture.sights import Call, Held, Seen, Sights
 from backlight.capture.sites import SiteBook
 from backlight.errors import Guard
 from backlight.reduce.readable import mark_of
 from backlight.reduce.reducer import Reducer
-from backlight.reduce.spec import GRAD, VALUE, unit_dim
+from backlight.reduce.spec import GRAD, NO_UNITS, VALUE, unit_dim
 from backlight.schema import QUANTITIES
 
 _perf = time.perf_counter
@@ -53,7 +54,7 @@ class Observer(Sights):
         self._seen: dict[int, Seen] = {}
         self._hooked: set[tuple[int, int]] = set()
         self._hooks: list[Any] = []
-        self._named: set[tuple[int, int]] = set()
+        self._named: dict[tuple[int, int], int | None] = {}  # which dimension counts samples
         self._has_seen = False  # something, since it was last forgotten
         if self.reducer.table is not None:
             self.use(self.reducer.table, self._seen, self._hooked)
@@ -140,9 +141,9 @@ class Observer(Sights):
         if (site, iteration) in self._named:
             return False
         started = _perf()
-        self._named.add((site, iteration))
+        self._named[site, iteration] = batch_dim = checked_dim(tensor.shape, batch_dim)
         before, self.iteration = self.iteration, iteration
-        units = unit_dim(tensor.dim())
+        units = NO_UNITS if batch_dim is None else unit_dim(tensor.dim())
         self._see(tensor, site, "tensor", units, is_recomputed=False, batch_dim=batch_dim)
         self.iteration = before
         self.recording_secs += _perf() - started
@@ -158,21 +159,23 @@ class Observer(Sights):
         is_recomputed: bool,
         batch_dim: int | None = 0,
     ) -> None:
-        if self.is_quick and not is_recomputed and self.see(tensor, site, units):
+        over = batch_dim or 0
+        if self.is_quick and not (is_recomputed or over) and self.see(tensor, site, units):
             return
+        counted = units + (over << 8)  # a row is repeated where the same was counted
         seen, mark = self._seen.get(id(tensor)), mark_of(tensor)
         if seen is None or not seen.is_again(tensor, mark):
             row = None
             if not is_recomputed:
-                row = self.reducer.observe(tensor, site, VALUE, self.iteration, units)
+                row = self.reducer.observe(tensor, site, VALUE, self.iteration, units, over)
                 if row is None:
                     return
-            seen = self._seen[id(tensor)] = Seen(self, tensor, mark, row, units)
+            seen = self._seen[id(tensor)] = Seen(self, tensor, mark, row, counted)
         elif not is_recomputed and seen.row is not None:
-            if seen.units == units:
+            if seen.units == counted:
                 self.reducer.repeat(seen.row, site, self.iteration)
             else:
-                self.reducer.observe(tensor, site, VALUE, self.iteration, units)
+                self.reducer.observe(tensor, site, VALUE, self.iteration, units, over)
         if self.graph is not None:
             self.graph.see(site, tensor, self.iteration, role=role)
         if self.is_keeping and not is_recomputed:
@@ -211,7 +214,8 @@ class Observer(Sights):
                     self.reducer.repeat(row, site, iteration)
                 if self.is_keeping:
                     for site, iteration in sights:
-                        self._keeper.observe(grad, site, self.grad_code, iteration)
+                        batch_dim = self._named.get((site, iteration), 0)
+                        self._keeper.observe(grad, site, self.grad_code, iteration, batch_dim)
         except Exception as error:
             self._guard.catch("reading a gradient", error)
 

@@ -7,7 +7,8 @@ which site is worked out once and remembered, until the model or the optimizer c
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import Any
 
 import torch
@@ -34,6 +35,7 @@ class _Place(Held):
         super().__init__(sights, owned.owner, owned.shelf, owned.place, owned.identity, site)
         self.owned = owned
         self.last: State | None = None  # as it was when it was last read
+        self.is_written = False  # that row, and no longer only held
         self.hooks: Any = None  # those of the parameter, by a key of each, if ours is among them
         self.key: Any = None
         self.is_first_hook = False  # nobody had put one on the parameter before
@@ -266,25 +268,34 @@ class OwnedCapture:
             )
         return site
 
-    def observe_rest(self, optimizers: Iterable[OptimizerCapture]) -> None:
-        """At a step's end: parameters that no optimizer holds, and buffers, if they changed."""
+    def observe_rest(
+        self, optimizers: Iterable[OptimizerCapture], *, is_kept: bool
+    ) -> Callable[[bool], None] | None:
+        """At a step's end: parameters that no optimizer holds, and buffers, if they changed.
+
+        A step that is kept has also those of which no row is written yet. What is returned is to
+        be told whether the step was written: what a lost one had is read again.
+        """
         # What an optimizer trains as it was when it last stepped, if it did so.
         known = self._by_optimizer
         held = [known[each][0] if each in known else each.held() for each in optimizers]
         if self._held != held or self._generation != self._names.generation:
             self._learn_rest(held)
         if not self._rest:
-            return
+            return None
         items: list[Item] = []
+        read: list[tuple[_Place, State | None]] = []
         for place in self._rest:
             tensor = place.owned.tensor()
             if tensor is None:
                 continue
             state = state_of(tensor, is_quick=place.owned.shelf == "_parameters")
-            if state is None or state != place.last:
-                place.last = state
+            if state is None or state != place.last or (is_kept and not place.is_written):
+                place.last, place.is_written = state, False
                 items.append((tensor, place.site, VALUE))
+                read.append((place, state))
         self._reducer.observe_many(items)
+        return partial(_learn_fate, read) if read else None
 
     def _learn_rest(self, held: list[list[int]]) -> None:
         """Find what is in none of these."""
@@ -293,6 +304,14 @@ class OwnedCapture:
         every = set().union(*held)
         places = self._places.items()
         self._rest = [p for identity, p in places if identity not in every and p.site >= 0]
+
+
+def _learn_fate(read: list[tuple[_Place, State | None]], is_written: bool) -> None:
+    """A step that read these was written or lost; of those read again since, that says nothing."""
+    for place, state in read:
+        if place.last is state:
+            place.is_written = is_written
+            place.last = state if is_written else None
 
 
 def _applied(trained: list[tuple[_Place, torch.Tensor]]) -> list[Item]:

@@ -178,9 +178,11 @@ class CallHooks:
     _round = _thread = 0
     is_quick = False
 
-    def before(self, module: Any, args: Any) -> None:
-        """A module is called: torch's hook."""
-        self._before_call(module, args)  # type: ignore[attr-defined]
+    @property
+    def before(self) -> Callable[..., None]:
+        """A module is called: torch's hook, which looks into the frame that calls it."""
+        hook: Callable[..., None] = self._before_call  # type: ignore[attr-defined]
+        return hook
 
     def after(self, module: Any, args: Any, *rest: Any) -> None:
         """A module has returned, or raised: torch's hook."""

@@ -96,19 +96,32 @@ class ValueKeeper:
         self._moments.clear()
 
     def categories(self, labels: Any, *, iteration: int | None = None) -> None:
-        """Say to which category each sample belongs, in all of the step or in one iteration."""
-        self._learn("categories", labels, iteration)
+        """Say to which category each sample belongs, in a part of the step or one iteration."""
+        self.learn("categories", labels, iteration)
 
     def data_indices(self, indices: Any, *, iteration: int | None = None) -> None:
         """Say where in the data set each sample is."""
-        self._learn("data_indices", indices, iteration)
+        self.learn("data_indices", indices, iteration)
 
     def losses(self, per_sample_losses: Any, *, iteration: int | None = None) -> None:
         """Say which loss each sample has; the means, where a sample has several."""
-        self._learn("losses", per_sample_losses, iteration)
+        self.learn("losses", per_sample_losses, iteration)
 
-    def _learn(self, fact: Fact, values: Any, iteration: int | None) -> None:
-        self._facts.give(fact, values, iteration)
+    def learn(
+        self, fact: Fact, values: Any, iteration: int | None = None, *, is_ahead: bool = False
+    ) -> None:
+        """Take any of these; what `is_ahead` is of the forward pass that comes next."""
+        self._facts.give(fact, values, iteration, is_ahead=is_ahead)
+        self._batches.clear()
+
+    def begin_part(self, iteration: int) -> None:
+        """Another part of the step begins, such as a micro-batch, whose samples are others."""
+        self._facts.begin_part(iteration)
+        self._batches.clear()
+
+    def reach(self, iteration: int) -> None:
+        """A forward pass begins, in an iteration that the user has begun."""
+        self._facts.reach(iteration)
         self._batches.clear()
 
     def observe(
@@ -162,6 +175,7 @@ class ValueKeeper:
             self._chosen.clear()
         rows = values = None
         if self._rule is not None:
+            self._facts.settle()
             self._decide(is_end=True, is_narrower=keep is not None)
             self._fit_budget(min(self._step_bytes, self._run_bytes_left))
             self._bring_home()

@@ -115,6 +115,20 @@ class SiteBook:
             number = self._add(key, replace(site, first_step=step))
         return number
 
+    def call_loss(self, number: int) -> None:
+        """A backward pass starts from this tensor: of what kind it is, need not be told.
+
+        >>> book = SiteBook()
+        >>> site = book.named("x", module="", node="x", role="x", kind="hidden", step=0)
+        >>> book.call_loss(site)
+        >>> book.site_of(site).kind
+        'loss'
+        """
+        site = self._sites[number]
+        if site.kind in ("", "hidden") and site in self._new:
+            self._sites[number] = changed = replace(site, kind="loss")
+            self._new[self._new.index(site)] = changed
+
     def take_new(self) -> list[dict[str, Any]]:
         """The sites that were added since the last call, as rows of the `sites` table."""
         if not self._new:

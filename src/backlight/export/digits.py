@@ -24,9 +24,13 @@ def fewer_digits(stream: bytes) -> bytes:
     >>> pa.ipc.open_stream(fewer_digits(arrow_bytes(table))).read_all().to_pylist()
     [{'value': 0.33333..., 'runs': [0.6666...]}, {'value': inf, 'runs': None}]
     """
-    table = pa.ipc.open_stream(stream).read_all()
+    return arrow_bytes(with_fewer_digits(pa.ipc.open_stream(stream).read_all()))
+
+
+def with_fewer_digits(table: pa.Table) -> pa.Table:
+    """The same of a table."""
     columns = [_cut(column.combine_chunks()) for column in table.columns]
-    return arrow_bytes(pa.Table.from_arrays(columns, schema=table.schema))
+    return pa.Table.from_arrays(columns, schema=table.schema)
 
 
 def _cut(column: Any) -> Any:

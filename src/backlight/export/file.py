@@ -14,27 +14,29 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from backlight.errors import BacklightError
-from backlight.export.digits import DIGITS, fewer_digits
+from backlight.export.asking import Asking
+from backlight.export.digits import DIGITS
 from backlight.export.packs import Packs
 from backlight.export.questions import (
     IGNORED,
     LEVELS,
+    NO_ITERATION,
     Detail,
+    Parameters,
     Question,
     about_run,
+    at_iteration,
     exponents,
+    flow_at,
     flow_over_steps,
     heatmaps,
     of_site,
     of_step,
     precisions,
     quantities_of,
-    run_path,
-    values_of,
 )
 from backlight.export.steps import in_order_of_use
-from backlight.serve.inprocess import InProcess
-from backlight.serve.responses import ARROW_TYPE, arrow_bytes
+from backlight.serve.responses import arrow_bytes
 from backlight.single_file import place_of, single_file
 from backlight.store.opened import OpenedRun, open_path
 from backlight.store.tiles import SHOWN, UPDATE_RATIO
@@ -49,6 +51,9 @@ _LEAST_STEPS: Final = 2
 _MOST_STEPS: Final = 1_000_000
 # They take long to find: those of the ends and of one step between.
 _EXPONENT_STEPS: Final = 3
+# Pictures of single iterations are there if they take no more than this share of what is left.
+_ITERATIONS_SHARE: Final = 0.25
+_MOST_ITERATIONS: Final = 16
 
 Progress = Callable[[str, float], object]
 
@@ -91,12 +96,13 @@ class _Export:
 
     def __init__(self, run: OpenedRun, size_bytes: int, on_progress: Progress) -> None:
         self.run, self.size_bytes, self.on_progress = run, size_bytes, on_progress
-        self.viewer = InProcess(run.path)
-        self.path = run_path(run.project, run.name)
-        self.packs, self.thinned, self.is_exact = Packs(), [_origin(run)], True
+        self.asking = Asking(run)
+        self.path = self.asking.path
+        self.packs, self.thinned = Packs(), [_origin(run)]
+        self.iterations: list[Parameters] = []  # that pictures are there of singly
         self.over_bytes = 0  # what the last step that did not fit would have taken
         self.page_bytes = sum(len(piece.encode()) for piece in single_file())
-        detail = json.loads(self._get(Question(self.path)))
+        detail = json.loads(self.asking.get(Question(self.path)))
         self.quantities: list[str] = detail["quantities"]
         self.statistics = [*SHOWN, *(each["name"] for each in detail["statistics"])]
         self.deepest = max([1, *run.steps().arrow()["iterations"].to_pylist()])
@@ -108,24 +114,65 @@ class _Export:
     def tell_of_run(self) -> None:
         """What is told whatever the size."""
         for question in about_run(self.path):
-            self.packs.add(question.key, _anonymous(question.path, self._get(question)))
+            self.packs.add(question.key, self._nameless(question, self.asking.get(question)))
         self.packs.close()
+
+    def _nameless(self, question: Question, body: bytes) -> bytes:
+        """An answer without the folder in which the run was, which is nobody's business."""
+        if question.path not in ("runs", self.path):
+            return body
+        told = json.loads(body)
+        told["problems"] = [self.asking.nameless(each) for each in told["problems"]]
+        if "root" in told:
+            told["root"] = ""
+        return json.dumps(told, separators=(",", ":")).encode()
 
     def tell_of_sites(self) -> None:
         """Each site over all steps, and the heatmaps, in as much detail as there is room for."""
-        sites = self.run.sites().arrow().select(["site", "tensor_class"]).to_pylist()
+        sites = self.asking.sites()
         detail = self._detail_that_fits(sites)
-        self._put(heatmaps(self.path, self.quantities, self.statistics, detail))
-        self._put(precisions(self.path, self.quantities, detail))
+        self._put_maps(self._maps(detail))
         self.detail, self.sites = detail, [site["site"] for site in sites]
         for count, site in enumerate(sites):
             self.on_progress("sites", count / len(sites))
             self._put(self._of_site(site, detail))
         self.packs.close()
+        self._tell_of_iterations(detail)
         if not detail.is_exact:
             self.thinned.append(f"Numbers are cut to {DIGITS} significant digits.")
         if replace(detail, is_exact=True) != LEVELS[0]:
             self.thinned.append(f"Of each tensor {detail} over time are kept.")
+
+    def _maps(self, detail: Detail, iteration: Parameters = NO_ITERATION) -> list[Question]:
+        """The pictures of all sites over all steps."""
+        return [
+            *heatmaps(self.path, self.quantities, self.statistics, detail, iteration),
+            *precisions(self.path, self.quantities, detail, iteration),
+        ]
+
+    def _put_maps(self, maps: list[Question]) -> None:
+        for count, question in enumerate(maps):
+            self.on_progress("heatmaps", count / len(maps))
+            self._put([question])
+
+    def _tell_of_iterations(self, detail: Detail) -> None:
+        """The same pictures of each iteration, where there are several and they fit."""
+        if self.deepest == 1:
+            return
+        iterations = [at_iteration(number) for number in range(self.deepest)]
+        maps = [each for iteration in iterations for each in self._maps(detail, iteration)]
+        is_few = self.deepest <= _MOST_ITERATIONS
+        if is_few and self._size_of_maps(maps) <= _ITERATIONS_SHARE * self._left_bytes:
+            self._put_maps(maps)
+            self.packs.close()
+            self.iterations = iterations
+        else:
+            self.thinned.append("Heatmap, Numerics and Flow are there without single iterations.")
+
+    def _size_of_maps(self, maps: list[Question]) -> float:
+        """What pictures take, told from a few of them."""
+        some = maps[:: max(1, len(maps) // _TRIED_MAPS)]
+        return self._size_of(some) * len(maps) / max(1, len(some))
 
     def _of_site(self, site: dict[str, Any], detail: Detail) -> Iterable[Question]:
         quantities = quantities_of(site["tensor_class"], self.quantities)
@@ -136,15 +183,10 @@ class _Export:
         tried = sites[:: max(1, len(sites) // _TRIED_SITES)]
         needed = 0.0
         for detail in LEVELS:
-            self.is_exact = detail.is_exact
-            maps = [
-                *heatmaps(self.path, self.quantities, self.statistics, detail),
-                *precisions(self.path, self.quantities, detail),
-            ]
+            self.asking.is_exact = detail.is_exact
             of_tried = [each for site in tried for each in self._of_site(site, detail)]
             needed = self._size_of(of_tried) * len(sites) / max(1, len(tried))
-            some = maps[:: max(1, len(maps) // _TRIED_MAPS)]
-            needed += self._size_of(some) * len(maps) / max(1, len(some))
+            needed += self._size_of_maps(self._maps(detail))
             share = _SITES_SHARE if detail != LEVELS[-1] else 1.0
             if needed <= self._left_bytes * share:
                 return detail
@@ -168,7 +210,7 @@ class _Export:
     def tell_of_steps(self, most_steps: int) -> None:
         """As many recorded steps as there is room for, well spread."""
         asked = Question(f"{self.path}/steps", sizes=(("points", _MOST_STEPS),))
-        steps = pa.ipc.open_stream(self._get(asked)).read_all()
+        steps = pa.ipc.open_stream(self.asking.get(asked)).read_all()
         rows = steps.to_pylist()
         eventful = self.run.events().arrow()["step"].to_pylist()
         order = in_order_of_use([(row["step"], row["kind"]) for row in rows], eventful[:20])
@@ -218,39 +260,53 @@ class _Export:
     def _tell_of_step(
         self, step: int, graph: str, known: dict[str, str], is_early: bool, has_values: bool
     ) -> None:
-        alike = [
-            Question(f"{self.path}/graph", (("step", step),)),
-            flow_over_steps(self.path, step, self.detail),
-        ]
-        # Steps of the same structure have the same graph, and so the same flow over all steps.
-        for question in alike if graph else []:
-            first = known.setdefault(graph + question.path, question.key)
-            if first == question.key:
-                self._put([question])
-            else:
-                self.packs.same(question.key, first)
-        if is_early:
+        if graph:
+            self._tell_of_graph(step, graph, known)
+        for iteration in self._shown_iterations if is_early else ():
             for quantity in self.quantities:
-                self._put_exponents(exponents(self.path, step, quantity, self.sites))
+                self._put_exponents(exponents(self.path, step, quantity, self.sites, iteration))
+        self._put(of_step(self.path, step))
         # The page makes update ratios of a step from its updates and values.
         statistics = [name for name in self.statistics if name != UPDATE_RATIO]
-        self._put(of_step(self.path, step, self.quantities, statistics))
-        if not has_values:
-            return
-        kept = {(name, entry.quantity) for name, _, entry in self.run.values(steps=step)}
-        numbers = self._site_numbers()
-        self._put(values_of(self.path, step, numbers[name], quantity) for name, quantity in kept)
+        for quantity in self.quantities:
+            self.packs.add_all(self.asking.moments(step, quantity, statistics))
+        if has_values:
+            self.packs.add_all(self.asking.values(step))
+
+    @property
+    def _shown_iterations(self) -> list[Parameters]:
+        """None that is said, and each."""
+        return [NO_ITERATION, *self.iterations]
+
+    def _tell_of_graph(self, step: int, graph: str, known: dict[str, str]) -> None:
+        """What was made from what; and that it cannot be read, where it cannot."""
+        every = self._shown_iterations
+        alike = [
+            Question(f"{self.path}/graph", (("step", step),)),
+            *(flow_over_steps(self.path, step, self.detail, each) for each in every),
+        ]
+        try:
+            # Steps of the same structure have the same graph, and so the same flow over all steps.
+            for question in alike:
+                kind = str((graph, question.path, *question.parameters[1:]))
+                first = known.setdefault(kind, question.key)
+                if first == question.key:
+                    self._put([question])
+                else:
+                    self.packs.same(question.key, first)
+            self._put(flow_at(self.path, step, each) for each in every)
+        except BacklightError as error:
+            flows = [flow_at(self.path, step, each) for each in every]
+            self.packs.fail([*alike, *flows], self.asking.nameless(str(error)))
+            for kind in [name for name, key in known.items() if key in self.packs.failures]:
+                del known[kind]  # there is nothing to be the same as
 
     def _put_exponents(self, questions: list[Question]) -> None:
         """The answers to several questions as one, which the page takes its own part of."""
-        answers = [json.loads(self._get(question)) for question in questions]
+        answers = [json.loads(self.asking.get(question)) for question in questions]
         if answers:
             whole = {**answers[0], "sites": [each for one in answers for each in one["sites"]]}
             self.packs.add(questions[0].key, json.dumps(whole, separators=(",", ":")).encode())
-
-    def _site_numbers(self) -> dict[str, int]:
-        sites = self.run.sites().arrow()
-        return dict(zip(sites["name"].to_pylist(), sites["site"].to_pylist(), strict=True))
 
     def _put_steps(self, steps: pa.Table, kept: set[int]) -> None:
         """The kept steps, of each kind and of all, as if no others had been recorded."""
@@ -264,21 +320,15 @@ class _Export:
             self.packs.add(Question(f"{self.path}/steps", asked).key, arrow_bytes(rows))
 
     def _put(self, questions: Iterable[Question]) -> None:
-        for question in questions:
-            self.packs.add(question.key, self._get(question))
-
-    def _get(self, question: Question) -> bytes:
-        answer = self.viewer.get(question.address)
-        if not answer.is_ok:
-            raise BacklightError(json.loads(answer.body)["error"])
-        is_kept_whole = self.is_exact or answer.media_type != ARROW_TYPE
-        return answer.body if is_kept_whole else fewer_digits(answer.body)
+        self.packs.add_all((question, self.asking.get(question)) for question in questions)
 
     def write(self, to: Path) -> Exported:
         """Write the file, all at once."""
         self.on_progress("writing", 1.0)
         place = place_of(self.run.id, "overview")
-        parts = self.packs.html(ignored=IGNORED, about=self.thinned, place=place)
+        # What is not there singly is answered as if nobody had asked for it singly.
+        ignored = [*IGNORED, *([] if self.iterations else ["iteration"])]
+        parts = self.packs.html(ignored=ignored, about=self.thinned, place=place)
         title = f"{self.run.project}/{self.run.name} · Backlight"
         scratch = to.with_name(f".{to.name}.part")
         try:
@@ -296,10 +346,3 @@ def _origin(run: OpenedRun) -> str:
     when = f"{datetime.now():%Y-%m-%d %H:%M}"
     how = ", while it was running" if run.status == "live" else ""
     return f"Exported on {when}{how}: what it shows does not change."
-
-
-def _anonymous(path: str, body: bytes) -> bytes:
-    """An answer without the folder in which the runs were, which is nobody's business."""
-    if path != "runs":
-        return body
-    return json.dumps({**json.loads(body), "root": ""}, separators=(",", ":")).encode()

@@ -5,9 +5,11 @@ from __future__ import annotations
 import base64
 import gzip
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final
+
+from backlight.export.questions import Question
 
 _FULL_BYTES: Final = 1 << 19
 
@@ -26,6 +28,7 @@ class Packs:
     """
 
     places: dict[str, Place] = field(default_factory=dict)
+    failures: dict[str, str] = field(default_factory=dict)
     _closed: list[str] = field(default_factory=list)
     _open: bytearray = field(default_factory=bytearray)
     _known: dict[bytes, Place] = field(default_factory=dict)
@@ -38,6 +41,17 @@ class Packs:
         self.places[key] = self._known[body]
         if len(self._open) >= _FULL_BYTES:
             self.close()
+
+    def add_all(self, answers: Iterable[tuple[Question, bytes]]) -> None:
+        """Put several answers in."""
+        for question, body in answers:
+            self.add(question.key, body)
+
+    def fail(self, questions: Iterable[Question], sentence: str) -> None:
+        """Let questions have no answer, and say why."""
+        for question in questions:
+            self.places.pop(question.key, None)
+            self.failures[question.key] = sentence
 
     def same(self, key: str, other: str) -> None:
         """Let a question have the answer of another."""
@@ -72,7 +86,9 @@ class Packs:
     def html(self, **contents: Any) -> Iterator[str]:
         """The packs and their list, as elements of a page: in base64, which is never markup."""
         self.close()
-        listed = json.dumps({"answers": self.places, **contents}, separators=(",", ":"))
+        listed = json.dumps(
+            {"answers": self.places, "failures": self.failures, **contents}, separators=(",", ":")
+        )
         yield _element("backlight-contents", _base64(listed.encode()))
         for number, pack in enumerate(self._closed):
             yield _element(f"backlight-pack-{number}", pack)

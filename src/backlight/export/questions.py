@@ -79,13 +79,22 @@ def quantities_of(tensor_class: str, recorded: Iterable[str]) -> list[str]:
     return [quantity for quantity in recorded if quantity in possible]
 
 
+Parameters = tuple[tuple[str, str | int], ...]
+NO_ITERATION: Final[Parameters] = ()
+
+
+def at_iteration(number: int) -> Parameters:
+    """What a question about a single iteration says besides."""
+    return (("iteration", number),)
+
+
 @dataclass(frozen=True)
 class Question:
     """What is asked, and the sizes that it is asked with."""
 
     path: str
-    parameters: tuple[tuple[str, str | int], ...] = ()
-    sizes: tuple[tuple[str, str | int], ...] = ()
+    parameters: Parameters = ()
+    sizes: Parameters = ()
 
     @property
     def key(self) -> str:
@@ -122,32 +131,44 @@ def about_run(run: str) -> Iterator[Question]:
 
 
 def heatmaps(
-    run: str, quantities: Iterable[str], statistics: Sequence[str], detail: Detail
+    run: str,
+    quantities: Iterable[str],
+    statistics: Sequence[str],
+    detail: Detail,
+    iteration: Parameters = NO_ITERATION,
 ) -> Iterator[Question]:
-    """Every heatmap."""
+    """Every heatmap: of all iterations, or of one."""
     sizes = (("columns", detail.heatmap_columns),)
     for quantity in quantities:
         for statistic in statistics:
             asked = (("quantity", quantity), ("statistic", statistic))
-            yield Question(f"{run}/heatmap", asked, sizes)
+            yield Question(f"{run}/heatmap", (*asked, *iteration), sizes)
 
 
-def precisions(run: str, quantities: Iterable[str], detail: Detail) -> Iterator[Question]:
-    """What the usual formats would lose."""
+def precisions(
+    run: str, quantities: Iterable[str], detail: Detail, iteration: Parameters = NO_ITERATION
+) -> Iterator[Question]:
+    """What the usual formats would lose: of the last iterations, or of another."""
     sizes = (("columns", detail.heatmap_columns),)
     for quantity in quantities:
         for name in FORMATS:
             for scale in _SCALES:
                 asked = (("quantity", quantity), ("format", name), ("scale", scale))
-                yield Question(f"{run}/precision", asked, sizes)
+                yield Question(f"{run}/precision", (*asked, *iteration), sizes)
 
 
-def exponents(run: str, step: int, quantity: str, sites: Sequence[int]) -> list[Question]:
+def exponents(
+    run: str,
+    step: int,
+    quantity: str,
+    sites: Sequence[int],
+    iteration: Parameters = NO_ITERATION,
+) -> list[Question]:
     """The exponents of all sites at a step, in questions of the size that is allowed.
 
     The page finds them under one key, and takes those of the sites that it asks for.
     """
-    asked = (("quantity", quantity), ("step", step))
+    asked: Parameters = (("quantity", quantity), ("step", step), *iteration)
     groups = [sites[i : i + _MOST_SITES] for i in range(0, len(sites), _MOST_SITES)]
     told = (("formats", ",".join(FORMATS)),)
     return [
@@ -156,9 +177,12 @@ def exponents(run: str, step: int, quantity: str, sites: Sequence[int]) -> list[
     ]
 
 
-def flow_over_steps(run: str, step: int, detail: Detail) -> Question:
+def flow_over_steps(
+    run: str, step: int, detail: Detail, iteration: Parameters = NO_ITERATION
+) -> Question:
     """The gradient's flow over all steps, through the graph of one."""
-    return Question(f"{run}/flow_history", (("step", step),), (("columns", detail.columns),))
+    asked = (("step", step), *iteration)
+    return Question(f"{run}/flow_history", asked, (("columns", detail.columns),))
 
 
 def of_site(run: str, site: int, quantities: Iterable[str], detail: Detail) -> Iterator[Question]:
@@ -171,18 +195,21 @@ def of_site(run: str, site: int, quantities: Iterable[str], detail: Detail) -> I
         yield Question(f"{run}/sites/{site}/samples", asked, (("points", detail.points // 4),))
 
 
-def of_step(
-    run: str, step: int, quantities: Iterable[str], statistics: Sequence[str]
-) -> Iterator[Question]:
-    """What is told of one step but its graph and its raw values."""
-    at = (("step", step),)
-    yield Question(f"{run}/flow", at)
-    yield Question(f"{run}/calls", at)
-    yield Question(f"{run}/samples", at)
-    for quantity in quantities:
-        for statistic in statistics:
-            asked = (("quantity", quantity), ("statistic", statistic))
-            yield Question(f"{run}/moment", (*at, *asked))
+def flow_at(run: str, step: int, iteration: Parameters = NO_ITERATION) -> Question:
+    """The gradient's flow at one step."""
+    return Question(f"{run}/flow", (("step", step), *iteration))
+
+
+def of_step(run: str, step: int) -> Iterator[Question]:
+    """What is told of one step but its graph and its flow, its statistics and its raw values."""
+    yield Question(f"{run}/calls", (("step", step),))
+    yield Question(f"{run}/samples", (("step", step),))
+
+
+def moment_of(run: str, step: int, quantity: str, statistic: str) -> Question:
+    """One statistic of every site at one step."""
+    asked = (("step", step), ("quantity", quantity), ("statistic", statistic))
+    return Question(f"{run}/moment", asked)
 
 
 def values_of(run: str, step: int, site: int, quantity: str) -> Question:

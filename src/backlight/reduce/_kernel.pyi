@@ -48,7 +48,15 @@ def xla_handler() -> object: ...
 class Table:
     order: int
     def observe(
-        self, tensor: Any, site: int, quantity: int, order: int, iteration: int, unit_dim: int, /
+        self,
+        tensor: Any,
+        site: int,
+        quantity: int,
+        order: int,
+        iteration: int,
+        unit_dim: int,
+        batch_dim: int = 0,
+        /,
     ) -> int: ...
     def observe_marked(
         self, tensor: Any, site: int, quantity: int, order: int, iteration: int, /

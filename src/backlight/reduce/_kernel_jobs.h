@@ -174,7 +174,7 @@ static void read_part(const Job *job, int64_t number, Part *part) {
 }
 
 /* Elements are counted into the thread's sketch; `hand_in` moves it to the part. */
-static void do_task(const Job *job, int64_t number, const Worker *worker) {
+static void do_part(const Job *job, int64_t number, const Worker *worker) {
     Part *part = &job->parts[number];
     int is_narrow = !is_wide(job->tensor.dtype);
     Range *range = is_narrow ? &sketch32.range : &sketch64.range;
@@ -188,9 +188,12 @@ static void do_task(const Job *job, int64_t number, const Worker *worker) {
     if (job->digesting != NO_DIGEST) digest_chunk(job, number, part);
     range->has_subnormal |= had_subnormal;
 }
+
+/* Some parts of a tensor, one after the other, that one thread does. */
 typedef struct {
     Job *job;
-    int64_t number;
+    int64_t first, end;
+    int64_t elements;
 } Task;
 
 typedef struct {
@@ -201,17 +204,16 @@ typedef struct {
 } Queue;
 
 /* Moves what a thread has counted of a tensor to the last part that it worked on. */
-static int hand_in(Task last, Worker *worker) {
-    Part *part = &last.job->parts[last.number];
-    part->pairs_start = worker->pairs.length;
-    int bad = is_wide(last.job->tensor.dtype) ? take_sketch64(&worker->pairs, &sketch64)
-                                              : take_sketch32(&worker->pairs, &sketch32);
-    part->pairs_end = worker->pairs.length;
+static int hand_in(const Job *job, Part *last, Worker *worker) {
+    last->pairs_start = worker->pairs.length;
+    int bad = is_wide(job->tensor.dtype) ? take_sketch64(&worker->pairs, &sketch64)
+                                         : take_sketch32(&worker->pairs, &sketch32);
+    last->pairs_end = worker->pairs.length;
     return bad;
 }
 
-/* How many tasks of a tensor can be counted before a bin might overflow. */
-static int64_t most_tasks(const Job *job) {
+/* How many parts of a tensor can be counted before a bin might overflow. */
+static int64_t most_parts(const Job *job) {
     int64_t elements_each = job->tensor.count / (job->chunks + job->tiles) + 1;
     return UINT32_MAX / elements_each / 2 + 1;
 }
@@ -221,20 +223,27 @@ static int64_t most_tasks(const Job *job) {
 static void drain(void *pointer) {
     Queue *queue = pointer;
     Worker *worker = &queue->workers[__atomic_fetch_add(&queue->next_worker, 1, __ATOMIC_RELAXED)];
-    Task last = {NULL, 0};
+    const Job *job = NULL;
+    Part *last = NULL;
     int64_t counted = 0;
     sketch32.range = sketch64.range = EMPTY;
     for (;;) {
         int64_t number = __atomic_fetch_add(&queue->next, 1, __ATOMIC_RELAXED);
-        Task task = number < queue->length ? queue->tasks[number] : (Task){NULL, 0};
-        if (last.job && (task.job != last.job || counted >= most_tasks(last.job))) {
-            worker->has_failed |= hand_in(last, worker);
+        Task task = number < queue->length ? queue->tasks[number] : (Task){NULL, 0, 0, 0};
+        if (last && task.job != job) {
+            worker->has_failed |= hand_in(job, last, worker);
             counted = 0;
         }
         if (task.job == NULL) return;
-        do_task(task.job, task.number, worker);
-        last = task;
-        counted++;
+        job = task.job;
+        for (int64_t part = task.first; part < task.end; part++, counted++) {
+            if (counted >= most_parts(job)) {
+                worker->has_failed |= hand_in(job, last, worker);
+                counted = 0;
+            }
+            do_part(job, part, worker);
+            last = &job->parts[part];
+        }
     }
 }
 
@@ -375,8 +384,31 @@ static int prepare_job(Job *job, int is_streamed) {
     return 0;
 }
 
-static int prepare_tasks(Crew *crew, Job *jobs, int64_t length) {
-    int64_t tasks = 0;
+/* Large tasks first, so that the threads end together. */
+static int compare_tasks(const void *left, const void *right) {
+    const Task *a = left, *b = right;
+    if (a->elements != b->elements) return a->elements < b->elements ? 1 : -1;
+    if (a->job != b->job) return a->job < b->job ? -1 : 1;
+    return a->first < b->first ? -1 : a->first > b->first;
+}
+
+/* A tensor is one task, unless it is so large that the others would have to wait for it: to put together what
+ * several threads counted of one costs more than to count some thousand elements. */
+static void share_out(Crew *crew, int threads) {
+    int64_t fair = threads > 1 ? elements_in(crew->jobs, crew->length) / (3 * threads) : INT64_MAX;
+    for (Job *job = crew->jobs; job < crew->jobs + crew->length; job++) {
+        int64_t parts = job->chunks + job->tiles, each = job->tensor.count / parts + 1;
+        int64_t run = fair >= job->tensor.count ? parts : fair > each ? fair / each : 1;
+        for (int64_t first = 0; first < parts; first += run) {
+            int64_t end = first + run < parts ? first + run : parts;
+            crew->queue.tasks[crew->queue.length++] = (Task){job, first, end, (end - first) * each};
+        }
+    }
+    if (threads > 1) qsort(crew->queue.tasks, (size_t)crew->queue.length, sizeof(Task), compare_tasks);
+}
+
+static int prepare_tasks(Crew *crew, Job *jobs, int64_t length, int threads) {
+    int64_t parts = 0;
     int is_streamed = has_avx2 && elements_in(jobs, length) > LARGE;
     crew->jobs = jobs;
     crew->length = length;
@@ -385,18 +417,19 @@ static int prepare_tasks(Crew *crew, Job *jobs, int64_t length) {
     crew->parts = crew->few_parts;
     for (Job *job = jobs; job < jobs + length; job++) {
         if (prepare_job(job, is_streamed)) return -1;
-        tasks += job->chunks + job->tiles;
+        parts += job->chunks + job->tiles;
     }
-    if (tasks > FEW) {
-        crew->queue.tasks = malloc((size_t)tasks * sizeof(Task));
-        crew->parts = malloc((size_t)tasks * sizeof(Part));
+    if (parts > FEW) {
+        crew->queue.tasks = malloc((size_t)parts * sizeof(Task));
+        crew->parts = malloc((size_t)parts * sizeof(Part));
     }
     if (crew->queue.tasks == NULL || crew->parts == NULL) return -1;
+    Part *next = crew->parts;
     for (Job *job = jobs; job < jobs + length; job++) {
-        job->parts = crew->parts + crew->queue.length;
-        for (int64_t number = 0; number < job->chunks + job->tiles; number++)
-            crew->queue.tasks[crew->queue.length++] = (Task){job, number};
+        job->parts = next;
+        next += job->chunks + job->tiles;
     }
+    share_out(crew, threads);
     return 0;
 }
 

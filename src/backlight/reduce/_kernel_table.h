@@ -65,7 +65,7 @@ static int is_long(const Job *jobs, int64_t length) { return elements_in(jobs, l
 
 static int run_crew(Crew *crew, Job *jobs, int64_t length) {
     int must_share = is_long(jobs, length), threads = must_share ? torch_threads() : 1, failed = -1;
-    if (!prepare_tasks(crew, jobs, length) && threads > 0) {
+    if (!prepare_tasks(crew, jobs, length, threads) && threads > 0) {
         prepare_workers(crew, threads);
         if (must_share) {
             Py_BEGIN_ALLOW_THREADS
@@ -150,16 +150,42 @@ static int check_given(Py_ssize_t given, Py_ssize_t wanted, const char *message)
     return given != wanted;
 }
 
-/* The answer is the row, or -1 if the tensor cannot be read here. */
+static void bring_to_front(int64_t *numbers, int place) {
+    int64_t number = numbers[place];
+    memmove(numbers + 1, numbers, (size_t)place * sizeof *numbers);
+    numbers[0] = number;
+}
+
+static void bring_back(int64_t *numbers, int place) {
+    int64_t number = numbers[0];
+    memmove(numbers, numbers + 1, (size_t)place * sizeof *numbers);
+    numbers[place] = number;
+}
+
+/* Samples are counted by the first dimension: another one takes its place while the tensor is read. */
+static int run_batch_first(Rows *rows, Job *job, int batch_dim) {
+    int is_other = batch_dim > 0 && batch_dim < job->tensor.dims;
+    if (is_other) {
+        bring_to_front(job->tensor.shape, batch_dim);
+        bring_to_front(job->tensor.stride, batch_dim);
+    }
+    int failed = run_jobs(rows, job, 1);
+    if (is_other && !failed) bring_back(rows->shapes + rows->shape_length - job->tensor.dims, batch_dim);
+    return failed;
+}
+
+/* The answer is the row, or -1 if the tensor cannot be read here. The dimension of units is counted after that of
+ * samples has come to the front. */
 static PyObject *table_observe(PyObject *self, PyObject *const *arguments, Py_ssize_t given) {
-    if (check_given(given, 6, "observe takes tensor, site, quantity, order, iteration, unit_dim")) return NULL;
+    int batch_dim = given == 7 ? (int)PyLong_AsLong(arguments[6]) : 0;
+    if (check_given(given == 7 ? 6 : given, 6, "observe takes tensor, site, quantity, order, iteration, unit_dim, and perhaps batch_dim")) return NULL;
     Job job;
     int32_t order = (int32_t)PyLong_AsLong(arguments[3]), iteration = (int32_t)PyLong_AsLong(arguments[4]);
     int unit_dim = (int)PyLong_AsLong(arguments[5]);
     if (PyErr_Occurred()) return NULL;
     int found = read_job(&job, arguments[0], arguments[1], arguments[2], order, iteration);
     job.unit_dim = unit_dim;
-    if (found == READ && run_jobs(&((Table *)self)->rows, &job, 1)) found = HAS_ERROR;
+    if (found == READ && run_batch_first(&((Table *)self)->rows, &job, batch_dim)) found = HAS_ERROR;
     return found == HAS_ERROR ? NULL : PyLong_FromLongLong(found == READ ? ((Table *)self)->rows.length - 1 : -1);
 }
 

@@ -65,17 +65,24 @@ class Reducer:
         quantity: int,
         iteration: int = 0,
         unit_dim: int = NO_UNITS,
+        batch_dim: int = 0,
     ) -> int | None:
         """Add one row. Nothing is kept of the tensor, and nothing of it is changed.
+
+        `unit_dim` is counted with `batch_dim`, that of the samples, before all others.
 
         The answer is the row, for `repeat`, until the rows are taken; None if the tensor has no
         values to read.
         """
         row: int | None = -1
         if self.table is not None:
-            row = self.table.observe(tensor, site, quantity, self._order, iteration, unit_dim)
+            row = self.table.observe(
+                tensor, site, quantity, self._order, iteration, unit_dim, batch_dim
+            )
         if row == -1:
-            row = self._observe_by_torch(tensor, site, quantity, self._order, iteration, unit_dim)
+            row = self._observe_by_torch(
+                tensor, site, quantity, self._order, iteration, unit_dim, batch_dim
+            )
         if self.own is not None and row is not None:
             self.own.observe(tensor, row, site, quantity, self._order)
         self._order += row is not None
@@ -153,6 +160,7 @@ class Reducer:
         order: int,
         iteration: int,
         unit_dim: int = NO_UNITS,
+        batch_dim: int = 0,
     ) -> int | None:
         """A row of the other table, counted below 0 from its front."""
         if not has_values(tensor):
@@ -164,6 +172,7 @@ class Reducer:
             site=site,
             quantity=quantity,
             unit_dim=unit_dim,
+            batch_dim=batch_dim,
         )
         return -len(self._other)
 

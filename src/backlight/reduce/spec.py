@@ -5,11 +5,12 @@
 - `mean`, `std` (over the population), `min`, `max`, `abs_mean`, `abs_max`, `rms` are over the
   finite elements, accumulated in float64, and null where there are none.
 - The sketch counts the finite elements other than 0, by `schema.sketch_key`.
-- `units`, `dead_units`, `constant_units`, `batch_std` are for a tensor whose first dimension is a
-  batch of at least two samples. A position is an index without the batch dimension; a unit is all
-  positions of one channel or feature. A unit is dead if it is 0 for every sample and position, and
-  constant if no position of it differs between samples. `batch_std` is the standard deviation over
-  the samples, averaged over the positions where it is finite.
+- `units`, `dead_units`, `constant_units`, `batch_std` are for a tensor of which a dimension, the
+  first if nothing else was said, is a batch of at least two samples. A position is an index without
+  the batch dimension; a unit is all positions of one channel or feature. A unit is dead if it is 0
+  for every sample and position, and constant if no position of it differs between samples.
+  `batch_std` is the standard deviation over the samples, averaged over the positions where it is
+  finite.
 """
 
 from __future__ import annotations

@@ -54,11 +54,13 @@ class TorchTable:
         site: int,
         quantity: int,
         unit_dim: int = NO_UNITS,
+        batch_dim: int = 0,
     ) -> None:
         """Add the statistics of one tensor as a row."""
         with torch.no_grad():
             wide = _as_float64(tensor.detach())
-            units = _unit_count(wide, unit_dim)
+            by_sample = wide.movedim(batch_dim, 0) if batch_dim else wide
+            units = _unit_count(by_sample, unit_dim)
             self.known.append(
                 {
                     "iteration": iteration,
@@ -72,7 +74,7 @@ class TorchTable:
                 }
             )
             self.numbers.append(
-                torch.stack([*_moments(wide), *_unit_numbers(wide, unit_dim, units)])
+                torch.stack([*_moments(wide), *_unit_numbers(by_sample, unit_dim, units)])
             )
             self.sketches.append(_dense_sketch(wide))
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -12,6 +14,7 @@ from backlight.serve.asking import (
     graphs_of,
     needed,
     number,
+    one_sample_of,
     other_reader_of,
     reader_of,
     real,
@@ -23,6 +26,8 @@ from backlight.serve.findings import Diagnoses
 from backlight.serve.flow import flow_at, flow_history
 from backlight.serve.responses import arrow_response, json_response
 
+_PRECISION_WORDS: Final = ("format", "quantity", "scale", "sample")
+
 
 def formats(_: Request) -> Response:
     """The number formats, with what each can hold."""
@@ -31,7 +36,7 @@ def formats(_: Request) -> Response:
 
 def precision(request: Request) -> Response:
     """What a number format would lose at every site over the recorded steps."""
-    asked = {name: request.query_params.get(name) for name in ("format", "quantity", "scale")}
+    asked = {name: request.query_params.get(name) for name in _PRECISION_WORDS}
     answers: numerics.Numerics = request.app.state.numerics
     numbers = {name: number(request, name) for name in ("columns", "iteration")}
     sites = _sites(request) or None
@@ -45,6 +50,7 @@ def exponents(request: Request) -> Response:
         quantity=request.query_params.get("quantity"),
         iteration=number(request, "iteration"),
         formats=words(request, "formats"),
+        sample=request.query_params.get("sample"),
     )
     answers: numerics.Numerics = request.app.state.numerics
     return json_response(
@@ -60,14 +66,16 @@ def findings(request: Request) -> Response:
 
 def flow(request: Request) -> Response:
     """The tensors and paths that the gradient passes at a step."""
-    asked = given(iteration=number(request, "iteration"), origin=number(request, "origin"))
+    numbers = {name: number(request, name) for name in ("iteration", "origin")}
+    asked = given(**numbers, sample=one_sample_of(request))
     step = needed(request, "step")
     return json_response(flow_at(reader_of(request), graphs_of(request), step, **asked))
 
 
 def flow_over_steps(request: Request) -> Response:
     """The gradient's norm at each tensor, and what came by its skip connection, over steps."""
-    asked = given(iteration=number(request, "iteration"), columns=number(request, "columns"))
+    numbers = {name: number(request, name) for name in ("iteration", "columns")}
+    asked = given(**numbers, sample=one_sample_of(request))
     step = needed(request, "step")
     return arrow_response(flow_history(reader_of(request), graphs_of(request), step, **asked))
 

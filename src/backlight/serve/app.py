@@ -97,8 +97,8 @@ def create_app(
     app.state.library = library or Library(root)
     app.state.graphs = Graphs()
     app.state.diagnoses = Diagnoses()
-    app.state.numerics = Numerics()
     app.state.value_files = ValueFiles()
+    app.state.numerics = Numerics(app.state.value_files)
     app.state.labs = recorded_flows.Labs()
     app.state.hub = hub
     app.state.custom = custom

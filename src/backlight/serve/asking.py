@@ -9,6 +9,7 @@ from starlette.requests import Request
 from backlight.errors import BacklightError
 from backlight.serve.graphs import Graphs
 from backlight.serve.library import Library, NotFoundError
+from backlight.serve.one_sample import OneSample
 from backlight.store.reader import RunReader
 from backlight.store.runs import RunFolder
 
@@ -50,6 +51,14 @@ def other_reader_of(request: Request) -> RunReader:
     if name is None:
         raise BacklightError("The parameter 'with' is missing: say which run is meant.")
     return library.reader(library.find(name))
+
+
+def one_sample_of(request: Request) -> OneSample | None:
+    """The sample that is asked about, where it is one and not its whole batch."""
+    sample = request.query_params.get("sample")
+    if sample is None:
+        return None
+    return OneSample(reader_of(request), request.app.state.value_files, sample)
 
 
 def site_of(request: Request) -> tuple[RunReader, int]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict
-from typing import Any
+from typing import Any, TypeAlias
 
 import pyarrow as pa
 
@@ -64,10 +64,12 @@ def structure_of(
     one: RunReader, other: RunReader, graphs: Graphs, step: int | None = None
 ) -> dict[str, Any]:
     """What of the network, its sites and its dependency graph is only in one of two runs."""
+    found = [_graph_at(run, graphs, step) for run in (one, other)]
     return {
         "modules": _modules(one, other),
         "sites": _only(_classes(one), _classes(other)),
-        "edges": _edges(one, other, graphs, step),
+        "edges": _edges((one, found[0]), (other, found[1])),
+        "graphs": [None if graph is None else graph["step"] for graph in found],
     }
 
 
@@ -84,26 +86,30 @@ def _modules(one: RunReader, other: RunReader) -> dict[str, Any]:
     }
 
 
-def _edges(
-    one: RunReader, other: RunReader, graphs: Graphs, step: int | None
-) -> dict[str, Any] | None:
+_RunGraph: TypeAlias = tuple[RunReader, dict[str, Any] | None]
+
+
+def _edges(one: _RunGraph, other: _RunGraph) -> dict[str, Any] | None:
     """Edges by the names of their sites; None where one of the runs has no graph."""
-    try:
-        found = [_edge_names(run, graphs, step) for run in (one, other)]
-    except NotFoundError:
-        return None
-    return _only(*found)
+    found = [_edge_names(run, graph) for run, graph in (one, other) if graph is not None]
+    return _only(*found) if len(found) == 2 else None
 
 
-def _edge_names(run: RunReader, graphs: Graphs, step: int | None) -> dict[tuple[str, str], str]:
-    try:
-        answer = graphs.at(run, step)
-    except NotFoundError:
-        answer = graphs.at(run, None)
+def _graph_at(run: RunReader, graphs: Graphs, step: int | None) -> dict[str, Any] | None:
+    """The graph of a step, or where that has none the newest; None where there is none at all."""
+    for each in dict.fromkeys([step, None]):
+        try:
+            return graphs.at(run, each)
+        except NotFoundError:
+            continue
+    return None
+
+
+def _edge_names(run: RunReader, graph: dict[str, Any]) -> dict[tuple[str, str], str]:
     names = _names(run)
     return {
         (names.get(source, "?"), names.get(sink, "?")): kind
-        for kind, pairs in answer["edges"].items()
+        for kind, pairs in graph["edges"].items()
         for source, sink in pairs
     }
 
@@ -122,7 +128,7 @@ def _row(key: Any, value: str) -> list[str]:
 
 
 def _classes(run: RunReader) -> dict[str, str]:
-    sites = run.sites()
+    sites = run.shown_sites()
     columns = (sites[name].to_pylist() for name in ("name", "tensor_class"))
     return dict(zip(*columns, strict=True))
 

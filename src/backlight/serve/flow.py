@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 
 from backlight.errors import BacklightError
 from backlight.serve.graphs import Graphs
+from backlight.serve.one_sample import OneSample
 from backlight.store.flow import (
     FlowGraph,
     SiteFacts,
@@ -36,13 +37,21 @@ def flow_at(
     *,
     iteration: int | None = None,
     origin: int | None = None,
+    sample: OneSample | None = None,
 ) -> dict[str, Any]:
-    """The tensors and links that the gradient passes, with shares of what arrives at an origin."""
+    """The tensors and links that the gradient passes, with shares of what arrives at an origin.
+
+    Which tensors are sums or the same is told from whole batches; the norms are of the sample.
+    """
     seen = reader.snapshot.at_steps(step, step, _NEEDED)
     rows = seen.filter(pc.field("quantity") == _GRAD)
     shown = _iteration(rows, iteration)
     norms = _norms(rows, shown) | _elsewhere(seen, rows, shown)
     graph, facts = _graph(reader, graphs, step, norms, is_last=shown == _iteration(rows, None))
+    if sample is not None:
+        seen = sample.observations(step)
+        rows = seen.filter(pc.field("quantity") == _GRAD)
+        norms = _norms(rows, shown) | _elsewhere(seen, rows, shown)
     tensor = None if origin is None else graph.tensor_of(origin)
     leading = {link.source for link in graph.links}
     chosen = {tensor: 1.0} if tensor in leading and tensor is not None else None
@@ -84,6 +93,7 @@ def flow_history(
     *,
     iteration: int | None = None,
     columns: int = 300,
+    sample: OneSample | None = None,
 ) -> pa.Table:
     """`site, column, norm, skip_share, nans, infs` of every tensor of a step's graph, over steps.
 
@@ -94,10 +104,8 @@ def flow_history(
     at_step = _gradients(reader, step, step)
     graph, _ = _graph(reader, graphs, step, _norms(at_step, _iteration(at_step, iteration)))
     steps = _thinned(reader, columns)
-    found = [_gradients(reader, int(each), int(each)) for each in steps] if len(steps) else []
-    if len(steps) == len(reader.snapshot.recorded_steps) and len(steps):
-        found = [_gradients(reader, int(steps[0]), int(steps[-1]))]
-    matrix = _Matrix(pa.concat_tables([at_step.slice(0, 0), *found]), steps, iteration)
+    rows = _gradients_over(reader, steps) if sample is None else _of_sample(sample, steps)
+    matrix = _Matrix(rows, steps, iteration)
     said = {"columns": json.dumps([[int(s), int(s)] for s in steps])}
     said["steps"] = json.dumps([len(steps), len(reader.snapshot.recorded_steps)])
     return matrix.cells(graph).replace_schema_metadata(said)
@@ -127,7 +135,7 @@ class _Matrix:
 
     def _sum(self, place: Any, values: Any, missing: float) -> Any:
         size = len(self._rows) * self._width
-        total = np.bincount(place, values, size)
+        total = np.bincount(place, values, size).astype(np.float64)  # of nothing they are whole
         total[np.bincount(place, minlength=size) == 0] = missing
         return total.reshape(len(self._rows), self._width)
 
@@ -184,6 +192,19 @@ def _graph(
     nodes = [(row[0], "loss" if row[4] == "loss" else row[1]) for row in answer["nodes"]]
     edges = [(source, sink) for source, sink in answer["edges"].get("autograd", ())]
     return flow_graph(nodes, edges, facts, norms, is_last=is_last), facts
+
+
+def _gradients_over(reader: RunReader, steps: npt.NDArray[np.int64]) -> pa.Table:
+    found = [_gradients(reader, 0, -1)]
+    if len(steps) == len(reader.snapshot.recorded_steps) and len(steps):
+        found += [_gradients(reader, int(steps[0]), int(steps[-1]))]
+    else:
+        found += [_gradients(reader, int(each), int(each)) for each in steps]
+    return pa.concat_tables(found)
+
+
+def _of_sample(sample: OneSample, steps: npt.NDArray[np.int64]) -> pa.Table:
+    return sample.observations_over(steps).filter(pc.field("quantity") == _GRAD)
 
 
 def _gradients(reader: RunReader, first: int, last: int) -> pa.Table:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import OrderedDict
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import chain
 from pathlib import Path
 from threading import Lock
@@ -15,15 +15,18 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from backlight.errors import BacklightError
 from backlight.schema import QUANTITIES
 from backlight.serve.library import NotFoundError
-from backlight.store.graphs import read_graph
-from backlight.store.reader import RunReader
+from backlight.serve.responses import narrowed
+from backlight.store.graphs import graph_problem, read_graph, unreadable
+from backlight.store.reader import RunReader, check_one_of
+from backlight.store.same_loss import without_same
 from backlight.store.summary import of_lowest_rank
 from backlight.store.tiles import NORM, SHARES, UPDATE_RATIO
 
 _OPEN_RUNS: Final = 6
+_MOST_CHECKED: Final = 100
+"""A run has a few graphs; one whose structure changes all the time has thousands."""
 
 
 class Graphs:
@@ -39,12 +42,20 @@ class Graphs:
         if row is None or not row["graph"]:
             raise NotFoundError(_no_graph(step))
         graph = _read(reader.path, row["graph"])
+        nodes, edges = without_same(graph["nodes"], graph["edges"], reader.same_losses())
+        graph = {**graph, "nodes": nodes, "edges": edges}
         places, roles = _places(reader), dict(graph["nodes"])
         order = list(roles)
         if row["iterations"] > 1:
             order = within_iterations(order, _sights(reader, row["step"], roles))
         nodes = [[site, roles[site], *places.get(site, ("", "", ""))] for site in order]
         return {**graph, **row, "nodes": nodes, "signature": row["graph"]}
+
+    def problems(self, reader: RunReader) -> list[str]:
+        """A sentence for each graph of the run that cannot be read."""
+        names = pc.unique(self.steps(reader)["graph"]).to_pylist()
+        found = (graph_problem(reader.path, name) for name in names[:_MOST_CHECKED] if name)
+        return [problem for problem in found if problem]
 
     def _row(self, reader: RunReader, step: int | None) -> dict[str, Any] | None:
         known = self.steps(reader).select(["step", "kind", "iterations", "graph"])
@@ -131,14 +142,24 @@ def moment(
     The statistics are those of a heatmap but `update_ratio`, which is of two quantities; `norm` is
     the Euclidean norm of the finite elements.
     """
-    _check_one_of("quantity", quantity, QUANTITIES)
-    _check_one_of("statistic", statistic, moment_statistics(reader))
+    check_one_of("quantity", quantity, QUANTITIES)
+    check_one_of("statistic", statistic, moment_statistics(reader))
+    ((_, table),) = moments(reader, step, quantity, [statistic])
+    return table
+
+
+def moments(
+    reader: RunReader, step: int, quantity: str, statistics: Iterable[str]
+) -> Iterator[tuple[str, pa.Table]]:
+    """The same of several statistics, with what they share made once."""
     rows = reader.step(step).filter(pc.field("quantity") == quantity)
-    columns = {name: rows[name] for name in ("site", "iteration", "nans", "infs", "shape")}
-    return pa.table({**columns, "value": _value(rows, statistic)})
+    shared = narrowed(rows.select(["site", "iteration", "nans", "infs", "shape"]))
+    for statistic in statistics:
+        yield statistic, shared.append_column("value", value_of(rows, statistic))
 
 
-def _value(rows: pa.Table, statistic: str) -> pa.ChunkedArray:
+def value_of(rows: pa.Table, statistic: str) -> pa.ChunkedArray:
+    """A statistic of rows, as the columns tell it."""
     if statistic == NORM:
         return pc.multiply(rows["rms"], pc.sqrt(pc.cast(rows["count"], pa.float64())))
     if statistic not in SHARES:
@@ -178,17 +199,10 @@ def _read(path: Path, signature: str) -> dict[str, Any]:
         nodes = [[int(site), str(role)] for site, role in graph["nodes"]]
         return {"nodes": nodes, "edges": dict(graph["edges"]), "calls": list(graph["calls"])}
     except (ValueError, KeyError, TypeError) as error:
-        reason = str(error).split("\n")[0]
-        file = path / "graphs" / f"{signature}.json"
-        raise BacklightError(f"The graph {str(file)!r} cannot be read ({reason}).") from None
+        raise unreadable(path, signature, error) from None
 
 
 def _no_graph(step: int | None) -> str:
     if step is None:
         return "No step of this run has a graph yet."
     return f"Step {step} has no graph: neither it nor one before it of its kind was followed."
-
-
-def _check_one_of(what: str, value: str, choices: Collection[str]) -> None:
-    if value not in choices:
-        raise BacklightError(f"There is no {what} {value!r}: use one of {', '.join(choices)}.")

@@ -12,6 +12,7 @@ from backlight.serve.asking import (
     library_of,
     needed,
     number,
+    one_sample_of,
     reader_of,
     run_of,
     site_of,
@@ -52,14 +53,15 @@ def run(request: Request) -> Response:
             "custom": getattr(request.app.state.custom, "title", None),
             "flow_steps": list(files_of_steps(folder.path)),
             "rows": reader.rows,
-            "problems": reader.problems,
+            "problems": [*reader.problems, *graphs_of(request).problems(reader)],
+            "lost_steps": reader.lost_steps(),
         }
     )
 
 
 def sites(request: Request) -> Response:
     """The sites in network order."""
-    return arrow_response(reader_of(request).sites())
+    return arrow_response(reader_of(request).shown_sites())
 
 
 def steps(request: Request) -> Response:
@@ -112,7 +114,8 @@ def heatmap(request: Request) -> Response:
         last=number(request, "last"),
         iteration=number(request, "iteration"),
     )
-    return arrow_response(reader_of(request).heatmap(**asked))
+    shown = one_sample_of(request) or reader_of(request)
+    return arrow_response(shown.heatmap(**asked))
 
 
 def graph(request: Request) -> Response:
@@ -128,6 +131,9 @@ def moment(request: Request) -> Response:
         quantity=request.query_params.get("quantity"),
         statistic=request.query_params.get("statistic"),
     )
+    sample = one_sample_of(request)
+    if sample is not None:
+        return arrow_response(sample.moment(step, **asked))
     return arrow_response(step_moment(reader_of(request), step, **asked))
 
 

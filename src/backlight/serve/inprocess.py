@@ -15,7 +15,9 @@ from starlette.types import ASGIApp, Message, Scope
 
 from backlight.custom.runner import Custom
 from backlight.serve.app import create_app
+from backlight.serve.library import Library
 from backlight.serve.live import Hub
+from backlight.store.reader import RunReader
 
 _EVENTS: Final = "text/event-stream"
 
@@ -43,7 +45,12 @@ class InProcess:
     """
 
     def __init__(self, root: Path, custom: Custom | None = None) -> None:
-        self._app = create_app(root, Hub(), custom=custom)
+        self._library = Library(root)
+        self._app = create_app(root, Hub(), custom=custom, library=self._library)
+
+    def reader(self, run_id: str) -> RunReader:
+        """What the application reads a run with: for questions that come by the thousands."""
+        return self._library.reader(self._library.find(run_id))
 
     def get(self, address: str) -> Answer:
         """What `api/` and this address answers; of a stream of events the state now."""

@@ -6,10 +6,11 @@ import json
 import os
 import re
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from functools import lru_cache
 from pathlib import Path
 from threading import Lock
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +19,8 @@ import pyarrow.compute as pc
 
 from backlight.errors import BacklightError
 from backlight.schema import QUANTITIES
+from backlight.serve.responses import narrowed
+from backlight.store.one_sample import RECORDED
 from backlight.store.reader import RunReader
 from backlight.store.values import FOLDER, KeptValues, read_values
 
@@ -25,8 +28,8 @@ _OPEN_FILES: Final = 4
 _LARGEST_HELD_BYTES: Final = 64 << 20
 _FILE: Final = re.compile(r"(\d{1,9})-(\d{1,18})\.safetensors")
 _MOST_STEPS: Final = 1_000_000
+_COMPLEX: Final = "magnitudes of complex numbers"
 _NARROW: Final = ("float16", "float32", "bfloat16")
-_SAMPLE_STATISTICS: Final = ("mean", "abs_mean", "std", "abs_max")
 _FACTS: Final = pa.schema(
     [
         pa.field("rank", pa.int32()),
@@ -43,6 +46,9 @@ _FACTS: Final = pa.schema(
         pa.field("note", pa.utf8()),
     ]
 )
+
+
+_Entry = tuple[int, KeptValues]  # with the rank that kept it
 
 
 class ValueFiles:
@@ -71,22 +77,27 @@ class ValueFiles:
     def at(self, reader: RunReader, site: int, step: int, *, quantity: str = "value") -> pa.Table:
         """A row for each kept sample of a site at a step; metadata: the nearest steps with any."""
         _check_quantity(quantity)
-        files = _files(reader.path)
-        rows: list[dict[str, Any]] = []
-        values: list[npt.NDArray[Any]] = []
+        files = value_files(reader.path)
+        found: list[_Entry] = []
         for rank, path in sorted(files.get(step, {}).items()):
             own = set(reader.snapshot.sites.own(rank, {site}))
+            entries = (each for each in self.read(path) if each.quantity == quantity)
+            found += [(rank, entry) for entry in entries if entry.site in own]
+        return _table(found, _beside(files, step))
+
+    def all_at(self, reader: RunReader, step: int) -> Iterator[tuple[int, str, pa.Table]]:
+        """Every site and quantity that has values at a step, with what `at` says of it."""
+        files = value_files(reader.path)
+        numbers = reader.snapshot.sites
+        found: dict[tuple[int, str], list[_Entry]] = {}
+        for rank, path in sorted(files.get(step, {}).items()):
             for entry in self.read(path):
-                if entry.site in own and entry.quantity == quantity:
-                    for facts, row in _rows(rank, entry):
-                        rows.append(facts)
-                        values.append(row)
-        is_narrow = all(row["dtype"] in _NARROW for row in rows)
-        item = pa.float32() if is_narrow else pa.float64()
-        arrays = [np.asarray(row, item.to_pandas_dtype()) for row in values]
-        table = pa.Table.from_pylist(rows, schema=_FACTS)
-        table = table.append_column("values", pa.array(arrays, pa.list_(item)))
-        return table.replace_schema_metadata({"beside": json.dumps(_beside(files, step))})
+                site = numbers.number_of(rank, entry.site)
+                if site is not None:
+                    found.setdefault((site, entry.quantity), []).append((rank, entry))
+        beside = _beside(files, step)
+        for (site, quantity), entries in found.items():
+            yield site, quantity, _table(entries, beside)
 
 
 def samples_at(reader: RunReader, step: int) -> pa.Table:
@@ -111,7 +122,7 @@ def sample_history(
     if not 0 < points <= _MOST_STEPS:
         raise BacklightError(f"'points' is {points}: use a number from 1 to {_MOST_STEPS}.")
     names = ["step", "iteration", "quantity", "backward", "sample", "data_index"]
-    columns = [*names, *_SAMPLE_STATISTICS]
+    columns = [*names, *RECORDED]
     rows = reader.snapshot.of_sites([site], columns, table="samples")
     rows = rows.filter(pc.field("quantity") == quantity).select(
         [name for name in columns if name != "quantity"]
@@ -142,7 +153,7 @@ def _thinned(
     return np.asarray(np.unique(np.concatenate(kept)))
 
 
-def _files(folder: Path) -> dict[int, dict[int, Path]]:
+def value_files(folder: Path) -> dict[int, dict[int, Path]]:
     """The files of raw values: by step, then by rank."""
     files: dict[int, dict[int, Path]] = {}
     try:
@@ -162,29 +173,67 @@ def _beside(files: dict[int, dict[int, Path]], step: int) -> list[int | None]:
     return [before, min((other for other in files if other > step), default=None)]
 
 
-def _rows(rank: int, entry: KeptValues) -> Iterator[tuple[dict[str, Any], npt.NDArray[Any]]]:
-    """A row for each sample; one without a sample for a tensor that has no batch."""
-    array, note = np.asarray(entry.array), entry.note
-    if array.dtype.kind == "c":
-        array, note = np.abs(array), "magnitudes of complex numbers"
-    chosen = entry.chosen_neurons
-    facts = {
-        "rank": rank,
-        "iteration": entry.iteration,
-        "backward": entry.backward,
-        "dtype": entry.dtype,
-        "shape": list(entry.shape),
-        "batch_dim": entry.batch_dim,
-        "neurons": entry.neurons,
-        "neuron_step": entry.neuron_step,
-        "positions": None if chosen is None else list(chosen),
-        "note": note,
-    }
-    if entry.batch_dim is None:
-        yield facts, array
-        return
-    for sample, index, row in zip(entry.samples, entry.data_indices, array, strict=True):
-        yield {**facts, "sample": sample, "data_index": index}, row
+def _table(entries: Sequence[_Entry], beside: list[int | None]) -> pa.Table:
+    """A row for each sample of these entries, which are of one site and quantity."""
+    facts = _facts(tuple(_Kept.of(rank, entry) for rank, entry in entries))
+    is_narrow = all(entry.dtype in _NARROW for _, entry in entries)
+    item = pa.float32() if is_narrow else pa.float64()
+    rows = [np.asarray(row, item.to_pandas_dtype()) for _, entry in entries for row in _rows(entry)]
+    offsets = np.cumsum([0, *(row.size for row in rows)]).astype(np.int32)
+    flat = np.concatenate([np.empty(0, item.to_pandas_dtype()), *(row.reshape(-1) for row in rows)])
+    values = pa.ListArray.from_arrays(pa.array(offsets), pa.array(flat, item))
+    table = facts.append_column(pa.field("values", pa.list_(item)), values)
+    return table.replace_schema_metadata({"beside": json.dumps(beside)})
+
+
+class _Kept(NamedTuple):
+    """What is said of an entry besides its values: the same of most tensors of a step."""
+
+    rank: int
+    iteration: int
+    backward: str
+    dtype: str
+    shape: tuple[int, ...]
+    batch_dim: int | None
+    neurons: int
+    neuron_step: int
+    positions: tuple[int, ...] | None
+    note: str
+    samples: tuple[tuple[int | None, int | None], ...]
+
+    @classmethod
+    def of(cls, rank: int, entry: KeptValues) -> _Kept:
+        has_batch = entry.batch_dim is not None
+        samples = tuple(zip(entry.samples, entry.data_indices, strict=True))
+        return cls(
+            rank,
+            *(entry.iteration, entry.backward, entry.dtype, tuple(entry.shape), entry.batch_dim),
+            *(entry.neurons, entry.neuron_step, entry.chosen_neurons),
+            _COMPLEX if np.asarray(entry.array).dtype.kind == "c" else entry.note,
+            samples if has_batch else ((None, None),),
+        )
+
+
+@lru_cache(maxsize=256)
+def _facts(entries: tuple[_Kept, ...]) -> pa.Table:
+    """A row for each sample; one without a sample for a tensor that has no batch.
+
+    An export asks for thousands of them, of which a few are different.
+    """
+    rows = [
+        {**kept._asdict(), "sample": sample, "data_index": index}
+        for kept in entries
+        for sample, index in kept.samples
+    ]
+    columns = [pa.array([row[field.name] for row in rows], field.type) for field in _FACTS]
+    return narrowed(pa.Table.from_arrays(columns, schema=_FACTS))
+
+
+def _rows(entry: KeptValues) -> Iterable[npt.NDArray[Any]]:
+    """The values of each sample, or of a tensor that has no batch."""
+    array = np.asarray(entry.array)
+    array = np.abs(array) if array.dtype.kind == "c" else array
+    return [array] if entry.batch_dim is None else array
 
 
 def _check_quantity(quantity: str) -> None:

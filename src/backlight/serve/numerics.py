@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from threading import Lock
@@ -14,7 +13,10 @@ import pyarrow.compute as pc
 
 from backlight.errors import BacklightError
 from backlight.schema import QUANTITIES
+from backlight.serve.kept_values import ValueFiles
+from backlight.serve.sample_values import said_of, sample_over_steps, value_rows
 from backlight.store.formats import known_formats
+from backlight.store.one_sample import SampleKey
 from backlight.store.precision import SKETCHED, best_scale, best_scales, has_sketch, losses
 from backlight.store.reader import RunReader
 from backlight.store.sketch import FormatShares, Sketch
@@ -31,7 +33,8 @@ _CELLS: Final = ("overflow", "underflow", "subnormal")
 class Numerics:
     """Answers about number formats, with the sketches that were read last."""
 
-    def __init__(self) -> None:
+    def __init__(self, files: ValueFiles | None = None) -> None:
+        self._files = files or ValueFiles()
         self._lock = Lock()
         self._samples: OrderedDict[tuple[Any, ...], SketchSample] = OrderedDict()
         self._sites: OrderedDict[tuple[Any, ...], pa.Table] = OrderedDict()
@@ -46,27 +49,36 @@ class Numerics:
         columns: int = 300,
         sites: Sequence[int] | None = None,
         iteration: int | None = None,
+        sample: str | None = None,
     ) -> pa.Table:
         """`site, column, overflow, underflow, subnormal, nans, infs`: shares of all elements.
 
         `scale` is the power of two that all is multiplied by first, or `best`: of each tensor the
         one that loses about least, which is none where no scale helps. Of each step it is about
-        one iteration, which is the last unless another is said.
+        one iteration, which is the last unless another is said. With a `sample` it is about that
+        one, where all its values were kept.
         """
         _check(quantity, columns)
         power = _power(scale)
         snapshot = reader.snapshot
         chosen = None if sites is None else tuple(sorted(sites))
-        key = (*_version(reader), quantity, columns, chosen)
-        sample = self._kept(
-            self._samples,
-            key,
-            lambda: sample_sketches(snapshot, quantity, snapshot.recorded_steps, columns, chosen),
-        )
-        said = {"columns": json.dumps(sample.columns.ranges)}
-        said["steps"] = json.dumps([sample.steps_used, len(sample.columns.steps)])
-        said["sites"] = json.dumps([sample.sites_read, sample.sites_asked])
-        return _cells(sample, format, power, iteration).replace_schema_metadata(said)
+
+        def read() -> SketchSample:
+            if sample is None:
+                steps = reader.told_steps()
+                return sample_sketches(snapshot, quantity, steps, columns, chosen)
+            return sample_over_steps(
+                self._files,
+                reader,
+                SampleKey.of(sample),
+                quantity=quantity,
+                columns=columns,
+                sites=chosen,
+            )
+
+        key = (*_version(reader), quantity, columns, chosen, sample)
+        found: SketchSample = self._kept(self._samples, key, read)
+        return _cells(found, format, power, iteration).replace_schema_metadata(said_of(found))
 
     def exponents(
         self,
@@ -77,15 +89,21 @@ class Numerics:
         formats: Sequence[str] = (),
         quantity: str = "value",
         iteration: int | None = None,
+        sample: str | None = None,
     ) -> dict[str, Any]:
         """The exponents of some sites at a step, and what formats would lose of them.
 
-        They are of the last iteration, unless another is said.
+        They are of the last iteration, unless another is said, and of the whole batch, unless a
+        sample is, of those sites at which all its values were kept.
         """
         _check(quantity, 1)
         if not 0 < len(sites) <= MOST_SITES:
             raise BacklightError(f"{len(sites)} sites were asked for: use 1 to {MOST_SITES}.")
-        rows = self._rows_of(reader, sites, quantity).filter(pc.field("step") == step)
+        if sample is None:
+            rows = self._rows_of(reader, sites, quantity).filter(pc.field("step") == step)
+        else:
+            key, wanted = SampleKey.of(sample), set(sites)
+            rows = value_rows(self._files, reader, [step], key, quantity=quantity, sites=wanted)
         rows = rows.filter(pa.array(has_sketch(rows)))
         rows = of_iteration(rows, iteration)
         found = [_described(rows.filter(pc.field("site") == site), site, formats) for site in sites]

@@ -209,12 +209,27 @@ class OpenedRun:
         return found
 
     def graph(self, step: int | None = None) -> dict[str, Any]:
-        """The dependency graph of a step, or of the last that has one."""
-        steps = self.steps(steps=(None, step)).arrow()
+        """The dependency graph of a step, or of the last that has one.
+
+        Of a step whose structure was not followed there is none, which is told as an error: that
+        of another step might be a graph that this one never had.
+        """
+        steps = self.steps(steps=step).arrow()
         with_graph = [each for each in steps["graph"].to_pylist() if each]
         if not with_graph:
-            raise BacklightError(f"No step of {self.name!r} up to {step} has a graph.")
+            raise BacklightError(self._no_graph(step, steps["recorded"].to_pylist()))
         return read_graph(self.path, with_graph[-1])
+
+    def _no_graph(self, step: int | None, recorded: list[bool]) -> str:
+        if step is None:
+            return f"No step of {self.name!r} has a graph."
+        if not recorded:
+            return f"{self.name!r} has no step {step}, and so no graph of it."
+        why = "its structure was new and not followed" if any(recorded) else "it was not recorded"
+        return (
+            f"Step {step} of {self.name!r} has no graph, because {why}: ask for a step that has "
+            "one, by the column 'graph' of steps()."
+        )
 
     def precision(
         self, formats: Sequence[str] = DEFAULT_FORMATS, name: str | None = None, **choice: Any

@@ -32,9 +32,10 @@ from backlight.store.parts import Part
 from backlight.store.queries import query
 from backlight.store.ranks import RANK, SiteNumbers, with_rank
 from backlight.store.runs import info_problem, read_info
+from backlight.store.same_loss import same_losses
 from backlight.store.snapshot import LARGE_TABLES, Snapshot
 from backlight.store.summary import of_lowest_rank, summarize
-from backlight.store.thinning import kept_steps
+from backlight.store.thinning import thinned
 from backlight.store.tiles import SHOWN, UPDATE, UPDATE_RATIO, made_of, row_quantities, with_ratios
 
 OVERVIEW_TABLES: Final = ("steps", "scalars", "notes")
@@ -75,6 +76,7 @@ class RunReader:
         self._complete: dict[str, int] = {}
         self._last_step: tuple[ref[Snapshot], int, pa.Table] | None = None
         self._last_summary: tuple[Snapshot, dict[str, Any]] | None = None
+        self._last_same: tuple[tuple[int, int], dict[int, int]] | None = None
         self._sites = SiteNumbers()
         self._followers = {n: TableFollower(self.path / n, s) for n, s in TABLES.items()}
         self._growing: dict[str, dict[Source, GrowingTable]] = {name: {} for name in TABLES}
@@ -230,6 +232,20 @@ class RunReader:
         """The sites in network order: by first output of a call, parameters after outputs."""
         return self._query("sites", {"sites"})
 
+    def shown_sites(self) -> pa.Table:
+        """The same, with a loss that is there twice told once, as the user named it."""
+        sites, same = self.sites(), self.same_losses()
+        return sites.filter(~pc.field("site").isin([*same])) if same else sites
+
+    def same_losses(self) -> dict[int, int]:
+        """Sites of losses that the user has named, each with the site of that name."""
+        snapshot = self._snapshot
+        # Looked at again when there is twice as much to compare.
+        key = snapshot.held["sites"].num_rows, len(snapshot.recorded_steps).bit_length()
+        if self._last_same is None or self._last_same[0] != key:
+            self._last_same = key, same_losses(snapshot)
+        return self._last_same[1]
+
     def steps(self) -> pa.Table:
         """The steps in their order, as the lowest rank saw them: the ranks step together."""
         rows = of_lowest_rank(self._snapshot.held["steps"])
@@ -242,7 +258,7 @@ class RunReader:
 
         Where no `loss` was logged, it is the one that the steps' backward passes started from.
         """
-        _check_positive("points", points)
+        check_positive("points", points)
         buckets = max(1, points // _SCALAR_ROWS_PER_BUCKET)
         tables = {"scalars", "steps"}
         return self._query("scalars", tables, after=after, points=points, buckets=buckets)
@@ -269,11 +285,11 @@ class RunReader:
         A screen shows a few hundred rows: `sites` says which, and makes the rest cost nothing. Of
         one iteration nothing was aggregated before, so of a very long run some steps are read.
         """
-        _check_one_of("quantity", quantity, QUANTITIES)
-        _check_one_of("statistic", statistic, self.statistics)
-        _check_positive("columns", columns)
+        check_one_of("quantity", quantity, QUANTITIES)
+        check_one_of("statistic", statistic, self.statistics)
+        check_positive("columns", columns)
         snapshot = self._snapshot
-        steps = _between(self._told_steps(snapshot), first, last)
+        steps = self.steps_between(first, last)
         rows_per_step = snapshot.rows["stats"] / max(1, len(snapshot.recorded_steps))
         choose = columns_of if iteration is None else single_columns
         asked = choose(steps, columns, rows_per_step)
@@ -297,25 +313,42 @@ class RunReader:
         said = {"columns": json.dumps(asked.ranges), "fullest": json.dumps(asked.fullest)}
         return table.replace_schema_metadata(said)
 
-    def _told_steps(self, snapshot: Snapshot) -> npt.NDArray[np.int64]:
+    def steps_between(self, first: int | None, last: int | None) -> npt.NDArray[np.int64]:
+        """The told steps from one to another."""
+        steps = self.told_steps()
+        start = 0 if first is None else int(np.searchsorted(steps, first, side="left"))
+        stop = len(steps) if last is None else int(np.searchsorted(steps, last, side="right"))
+        return steps[start:stop]
+
+    def told_steps(self) -> npt.NDArray[np.int64]:
         """The steps that have statistics, and where some are damaged those that had.
 
         Of a run that is whole these are the same, but for a step that is just being written.
         """
-        damage = self._followers["stats"].problems
-        if not damage and not (self.info.ended is not None and self._followers["stats"].torn):
+        snapshot, follower = self._snapshot, self._followers["stats"]
+        if not follower.problems and not (self.info.ended is not None and follower.torn):
             return snapshot.recorded_steps
         steps = snapshot.held["steps"]
         recorded = steps["step"].filter(steps["recorded"]).to_numpy()
         return np.union1d(snapshot.recorded_steps, recorded)
+
+    def lost_steps(self) -> list[list[int]]:
+        """The first and the last of each stretch of recorded steps that are damaged.
+
+        Of those nothing can be read; of others, single tensors may be missing.
+        """
+        told = self.told_steps()
+        places = np.flatnonzero(~np.isin(told, self._snapshot.recorded_steps))
+        stretches = np.split(places, np.flatnonzero(np.diff(places) > 1) + 1)
+        return [[int(told[each[0]]), int(told[each[-1]])] for each in stretches if len(each)]
 
     def history(self, site: int, *, quantity: str = "value", points: int = 2000) -> pa.Table:
         """Every statistic of one quantity at one site, about `points` rows of it.
 
         Values and updates have an `update_ratio` too, which is null where nothing was updated.
         """
-        _check_one_of("quantity", quantity, QUANTITIES)
-        _check_positive("points", points)
+        check_one_of("quantity", quantity, QUANTITIES)
+        check_positive("points", points)
         buckets = max(1, points // _HISTORY_ROWS_PER_BUCKET)
         snapshot = self._snapshot
         needed = dict.fromkeys((*_IN_TIME[:-1], "site", "quantity", *_HISTORY, *snapshot.own))
@@ -329,8 +362,7 @@ class RunReader:
         if (np.diff(rows["step"].to_numpy()) <= 0).any():
             rows = rows.sort_by([(name, "ascending") for name in _IN_TIME])
         if rows.num_rows > points:
-            kept = kept_steps(rows, buckets, (*ratios, *snapshot.own))
-            rows = rows.filter(pc.is_in(rows["step"], pa.array(kept)))
+            rows = thinned(rows, points, buckets, (*ratios, *snapshot.own))
         return rows.select([*_HISTORY, *ratios, *snapshot.own])
 
     def step(self, step: int) -> pa.Table:
@@ -345,8 +377,8 @@ class RunReader:
 
     def sketches(self, site: int, *, quantity: str = "value", columns: int = 200) -> pa.Table:
         """The sketches of one quantity at one site, merged to at most `columns`."""
-        _check_one_of("quantity", quantity, QUANTITIES)
-        _check_positive("columns", columns)
+        check_one_of("quantity", quantity, QUANTITIES)
+        check_positive("columns", columns)
         snapshot = self._snapshot
         seen = snapshot.of_sites([site], ["step", "site", "quantity"])
         is_asked = pc.equal(seen["quantity"], quantity)
@@ -382,14 +414,6 @@ class RunReader:
         return query(name, {table: held[table] for table in tables}, **parameters)
 
 
-def _between(
-    steps: npt.NDArray[np.int64], first: int | None, last: int | None
-) -> npt.NDArray[np.int64]:
-    start = 0 if first is None else int(np.searchsorted(steps, first, side="left"))
-    stop = len(steps) if last is None else int(np.searchsorted(steps, last, side="right"))
-    return steps[start:stop]
-
-
 def _steps_of(
     parts: Iterable[Part], batches: Iterable[tuple[Source, pa.RecordBatch]]
 ) -> npt.NDArray[np.int64]:
@@ -414,11 +438,13 @@ def _stamp(path: Path) -> tuple[int, ...]:
     return found.st_ino, found.st_size, found.st_mtime_ns
 
 
-def _check_one_of(what: str, value: str, choices: Collection[str]) -> None:
+def check_one_of(what: str, value: str, choices: Collection[str]) -> None:
+    """Say which choices there are, where it is none of them."""
     if value not in choices:
         raise BacklightError(f"There is no {what} {value!r}: use one of {', '.join(choices)}.")
 
 
-def _check_positive(what: str, value: int) -> None:
+def check_positive(what: str, value: int) -> None:
+    """Say which numbers can be asked for, where it is none of them."""
     if not 0 < value <= 1_000_000:
         raise BacklightError(f"{what!r} is {value}: use a number from 1 to 1000000.")

@@ -97,11 +97,13 @@ class Snapshot:
             found.append(self._numbered(part, rows))
         return spread(pa.concat_tables(found), asked, self.own)
 
-    def of_steps(self, steps: npt.NDArray[np.int64], columns: Iterable[str]) -> pa.Table:
-        """The statistics of some steps, and no others."""
+    def of_steps(
+        self, steps: npt.NDArray[np.int64], columns: Iterable[str], *, table: str = "stats"
+    ) -> pa.Table:
+        """The rows of some steps, and no others."""
         names = [*columns]
-        found = [self._held("stats", names, pc.field("step").isin(pa.array(steps, pa.int64())))]
-        for part in self.parts["stats"]:
+        found = [self._held(table, names, pc.field("step").isin(pa.array(steps, pa.int64())))]
+        for part in self.parts[table]:
             asked = steps[np.isin(steps, part.steps)]
             if len(asked):
                 found.append(self._numbered(part, part.rows_of_steps(asked.tolist(), names)))

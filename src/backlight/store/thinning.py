@@ -11,6 +11,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 EXTREMES: Final = (
     *("mean", "std", "min", "max", "abs_mean", "abs_max", "rms", "zeros"),
@@ -19,6 +20,20 @@ EXTREMES: Final = (
 FAULTS: Final = ("nans", "infs")
 
 Steps = npt.NDArray[np.int64]
+
+
+def thinned(rows: pa.Table, points: int, buckets: int, own: tuple[str, ...] = ()) -> pa.Table:
+    """The rows of the steps that are kept: about so many, however long the history is.
+
+    The longer a bucket is, the fewer of its extremes are at the same step. Where that makes too
+    many rows, there are fewer buckets.
+    """
+    is_kept = pc.is_in(rows["step"], pa.array(kept_steps(rows, buckets, own)))
+    count = pc.sum(is_kept).as_py()
+    if count > points and buckets > 1:
+        fewer = max(1, buckets * points // count)
+        is_kept = pc.is_in(rows["step"], pa.array(kept_steps(rows, fewer, own)))
+    return rows.filter(is_kept)
 
 
 def kept_steps(rows: pa.Table, buckets: int, own: tuple[str, ...] = ()) -> Steps:

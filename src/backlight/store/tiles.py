@@ -84,7 +84,7 @@ def coarser(blocks: pa.Table, numbers: Numbers) -> pa.Table:
     site = blocks["site"].to_numpy()
     is_new = (np.diff(site) != 0) | (np.diff(numbers) != 0)
     starts = np.concatenate([[0], np.flatnonzero(is_new) + 1])
-    columns = {name: extreme(_floats(blocks[name]), starts) for name in SHOWN}
+    columns = {name: extreme(floats(blocks[name]), starts) for name in SHOWN}
     sums = {name: np.add.reduceat(blocks[name].to_numpy(), starts) for name in ("nans", "infs")}
     own = matrix(blocks["own"])
     own = np.stack([extreme(each, starts) for each in own.T], 1) if own.size else own[starts]
@@ -130,43 +130,48 @@ def with_ratios(rows: pa.Table, quantity: str = UPDATE) -> pa.Table:
     mine, others = (rows.filter(pc.equal(rows["quantity"], each)) for each in (quantity, beside))
     if others.num_rows == 0:
         return mine.append_column(UPDATE_RATIO, pa.nulls(mine.num_rows, pa.float64()))
-    keys, known = _same_keys(mine, others)
-    order = np.argsort(known, kind="stable")
     # The last of equals: what was seen last is what was changed.
-    places = np.searchsorted(known[order], keys, side="right") - 1
-    is_known = np.append(known[order], -1)[places] == keys
-    theirs = np.append(_floats(others["rms"])[order], np.nan)[places]
-    pair = _floats(mine["rms"]), np.where(is_known, theirs, np.nan)
+    names = [name for name in ("site", "step", "rank") if name in mine.column_names]
+    theirs = np.append(floats(others["rms"]), np.nan)[matching(mine, others, names)]
+    pair = floats(mine["rms"]), theirs
     update, value = pair if quantity == UPDATE else pair[::-1]
     ratios = update / np.where(value == 0, np.nan, value)
     return mine.append_column(UPDATE_RATIO, pa.array(ratios, pa.float64(), from_pandas=True))
 
 
-def _same_keys(one: pa.Table, other: pa.Table) -> tuple[Numbers, Numbers]:
-    """A number for each row of both, equal where site, step and rank are."""
+def matching(one: pa.Table, other: pa.Table, names: Iterable[str]) -> Numbers:
+    """For each row of one table the last row of another that is the same by these columns, or -1.
+
+    >>> one, other = pa.table({"site": [1, 2, 3]}), pa.table({"site": [3, 1, 1]})
+    >>> matching(one, other, ["site"]).tolist()
+    [2, -1, 0]
+    """
     key = np.zeros(one.num_rows + other.num_rows, np.int64)
-    for name in ("site", "step", "rank"):
-        if name in one.column_names:
-            both = np.concatenate([one[name].to_numpy(), other[name].to_numpy()])
-            known, codes = np.unique(both, return_inverse=True)
-            key = key * max(1, len(known)) + codes
-    return key[: one.num_rows], key[one.num_rows :]
+    for name in names:
+        both = pa.chunked_array([*one[name].chunks, *other[name].chunks], one[name].type)
+        codes = both.combine_chunks().dictionary_encode()
+        key = key * max(1, len(codes.dictionary)) + codes.indices.to_numpy()
+    keys, known = key[: one.num_rows], key[one.num_rows :]
+    order = np.argsort(known, kind="stable")
+    places = np.searchsorted(known[order], keys, side="right") - 1
+    is_same = np.append(known[order], -1)[places] == keys
+    return np.where(is_same, np.append(order, -1)[places], -1)
 
 
 def shown(rows: pa.Table, name: str) -> Numbers:
     """A statistic of rows as a heatmap shows it, with NaN where there is none."""
     if name == NORM:
-        return _floats(rows["rms"]) * np.sqrt(_floats(rows["count"]))
+        return floats(rows["rms"]) * np.sqrt(floats(rows["count"]))
     if name == UPDATE_RATIO and name not in rows.column_names:
         return np.full(rows.num_rows, np.nan)
     if name not in SHARES:
-        return _floats(rows[name])
-    part, whole = (_floats(rows[each]) for each in SHARES[name])
+        return floats(rows[name])
+    part, whole = (floats(rows[each]) for each in SHARES[name])
     with np.errstate(divide="ignore", invalid="ignore"):
         return np.where(whole == 0, np.nan, part / whole)
 
 
-def _floats(column: pa.ChunkedArray) -> Numbers:
+def floats(column: pa.ChunkedArray) -> Numbers:
     """Numbers as float64, with NaN where there is none."""
     return np.asarray(column.cast(pa.float64()).to_numpy(), np.float64)
 

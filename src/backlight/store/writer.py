@@ -10,7 +10,7 @@ import json
 import os
 import re
 from collections.abc import Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import fields
 from math import isfinite
 from pathlib import Path
@@ -121,8 +121,13 @@ class RunWriter:
         target = self.path / RUN_FILE
         draft = target.with_suffix(f".json.{os.getpid()}")
         own = {each.name: getattr(info, each.name) for each in fields(info)}
-        draft.write_text(sealed(json.dumps(_plain(own), indent=1)), encoding="utf-8")
-        draft.replace(target)
+        try:
+            draft.write_text(sealed(json.dumps(_plain(own), indent=1)), encoding="utf-8")
+            draft.replace(target)
+        except OSError:
+            with suppress(OSError):
+                draft.unlink()  # a part of it, on a full disk
+            raise
 
     def append(self, table: str, batch: pa.RecordBatch | Packed) -> None:
         """Append rows to a table and hand them to the operating system."""

@@ -37,6 +37,8 @@ export interface PrecisionQuery {
   /** Only these; null for all. */
   sites: readonly number[] | null;
   iteration: number | null;
+  /** One sample alone; null for whole batches. */
+  sample: string | null;
 }
 
 export async function precision(
@@ -87,6 +89,7 @@ export interface ExponentsQuery {
   quantity: string;
   iteration: number | null;
   formats: readonly string[];
+  sample: string | null;
 }
 
 export async function exponents(
@@ -129,6 +132,7 @@ export interface FlowQuery {
   step: number;
   iteration: number | null;
   origin: number | null;
+  sample: string | null;
 }
 
 export function flow(
@@ -149,7 +153,7 @@ export interface FlowHistory {
 export async function flowHistory(
   from: Connector,
   id: string,
-  query: { step: number; iteration: number | null; columns: number },
+  query: { step: number; iteration: number | null; columns: number; sample: string | null },
   signal?: AbortSignal,
 ): Promise<FlowHistory> {
   const table = await from.arrow(`${runPath(id)}/flow_history`, query, signal);
@@ -252,6 +256,8 @@ export interface Structure {
   };
   sites: Only;
   edges: Only | null;
+  /** The steps whose graphs are compared; null of a run that has none. */
+  graphs: readonly [one: number | null, other: number | null];
 }
 
 export function structure(

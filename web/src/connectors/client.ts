@@ -37,9 +37,11 @@ const HISTORY_FACTS = ["step", "kind", "iteration", "dtype", "shape"];
 /** Asks the addresses of `docs/http.md`, whichever way their answers come. */
 export class Client implements Connector {
   readonly about: readonly string[];
+  readonly hasIterations: boolean;
 
   constructor(private readonly transport: Transport) {
     this.about = transport.about ?? [];
+    this.hasIterations = transport.hasIterations ?? true;
   }
 
   async runs(signal?: AbortSignal): Promise<RunList> {
@@ -99,7 +101,8 @@ export class Client implements Connector {
       infs: infs!,
     };
     const fullest = Number(table.schema.metadata?.get("fullest") ?? 1);
-    return { ...heatmapMatrix(cells, steps, 0), fullest };
+    const read = JSON.parse(table.schema.metadata?.get("steps") ?? "null") as Heatmap["steps"];
+    return { ...heatmapMatrix(cells, steps, 0), fullest, steps: read };
   }
 
   async graph(id: string, step: number, signal?: AbortSignal): Promise<GraphAnswer> {
@@ -110,14 +113,15 @@ export class Client implements Connector {
     if (query.statistic === UPDATE_RATIO) return this.updateRatio(id, query.step, signal);
     const table = await this.arrow(`${runPath(id)}/moment`, { ...query }, signal);
     const column = (name: string) => table.getChild(name).toArray() as ArrayLike<number>;
-    const shapes = table.getChild("shape");
+    // Of one sample there is none.
+    const shapes = table.names.includes("shape") ? table.getChild("shape") : null;
     return {
       site: column("site"),
       iteration: column("iteration"),
       value: column("value"),
       nans: column("nans"),
       infs: column("infs"),
-      shape: (row) => Array.from(shapes.at(row) as ArrayLike<number>),
+      shape: (row) => Array.from((shapes?.at(row) ?? []) as ArrayLike<number>),
     };
   }
 

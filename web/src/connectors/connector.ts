@@ -39,6 +39,8 @@ export interface Connector {
   labOf(id: string): string | null;
   /** Sentences about where the data comes from, if it is not all of it. */
   readonly about: readonly string[];
+  /** Whether Heatmap, Numerics and Flow can be asked for single iterations. */
+  readonly hasIterations: boolean;
   /** Calls back at once and after each change, until the function that it returns is called. */
   watchRuns(watcher: Watcher<Summary[]>): () => void;
   watchRun(id: string, watcher: Watcher<RunChange>): () => void;
@@ -102,6 +104,8 @@ export interface RunDetail extends RunChange {
   flow_steps: number[];
   /** A sentence for each damaged file. */
   problems: string[];
+  /** The first and the last of each stretch of recorded steps that cannot be read. */
+  lost_steps: [first: number, last: number][];
 }
 
 export interface Site {
@@ -153,6 +157,8 @@ export interface Told<T> {
 export interface Heatmap extends HeatmapMatrix {
   /** How many recorded steps the fullest column holds. */
   fullest: number;
+  /** Of how many steps it was read, and of how many it is; of one sample alone. */
+  steps: readonly [read: number, of: number] | null;
 }
 
 export interface StepsQuery {
@@ -178,12 +184,16 @@ export interface HeatmapQuery {
   last?: number | null;
   /** Only this one; null for the greatest of all. */
   iteration?: number | null;
+  /** Only this one; null for whole batches. */
+  sample?: string | null;
 }
 
 export interface MomentQuery {
   step: number;
   quantity: string;
   statistic: string;
+  /** Only this one; null for the whole batch. */
+  sample?: string | null;
 }
 
 export interface ValuesQuery {

@@ -6,6 +6,8 @@ type Found = [pack: number, start: number, length: number];
 /** What `backlight export` wrote into the page's own file. */
 export interface Contents {
   answers: Record<string, Found>;
+  /** What could not be answered when it was written, and why. */
+  failures?: Record<string, string>;
   /** How to find the answer that stands for many: which parameters of a question do not matter. */
   ignored: string[];
   /** Sentences that say what was left out. */
@@ -13,6 +15,9 @@ export interface Contents {
   /** What is shown first. */
   place: string;
 }
+
+const NOT_THERE =
+  "This file does not contain that: `backlight view` shows it, where the run itself is.";
 
 /** How many packs are kept unpacked. */
 const MOST_OPEN = 24;
@@ -26,6 +31,10 @@ export class OverFile implements Transport {
     private readonly pack: (number: number) => Promise<ArrayBuffer>,
   ) {}
 
+  get hasIterations(): boolean {
+    return !this.contents.ignored.includes("iteration");
+  }
+
   get about(): readonly string[] {
     return this.contents.about;
   }
@@ -33,7 +42,7 @@ export class OverFile implements Transport {
   async fetch(path: string, query: Query, signal?: AbortSignal): Promise<ArrayBuffer> {
     const address = canonical(path, query, this.contents.ignored);
     const found = Object.hasOwn(this.contents.answers, address) && this.contents.answers[address];
-    if (!found) throw new Error("This is not part of the exported file.");
+    if (!found) throw new Error(this.contents.failures?.[address] ?? NOT_THERE);
     const [number, start, length] = found;
     const bytes = await this.unpacked(number);
     signal?.throwIfAborted();

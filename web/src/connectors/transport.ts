@@ -7,6 +7,8 @@ export type Query = Record<string, string | number | null>;
 export interface Transport {
   /** Sentences that say what is not there, if this way has not all of it. */
   readonly about?: readonly string[];
+  /** False where pictures of all sites are there of all iterations together, and not of single ones. */
+  readonly hasIterations?: boolean;
   /** The answer's bytes; an error has the sentence that the viewer says. */
   fetch(path: string, query: Query, signal?: AbortSignal): Promise<ArrayBuffer>;
   /** The address of another page of the same server, where there is a server. */

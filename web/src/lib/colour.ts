@@ -15,7 +15,7 @@ const DIVERGING = {
 /** Marks for what no ramp may show. */
 export const MARKS = {
   light: { nan: "d6006c", inf: "7a1fd1", missing: "d4d7dc", paper: "ffffff" },
-  dark: { nan: "ff4d9d", inf: "c58bff", missing: "2a3038", paper: "0d1014" },
+  dark: { nan: "ff4d9d", inf: "c58bff", missing: "3a434e", paper: "0d1014" },
 };
 
 export function ramp(name: RampName, dark: boolean): Uint32Array {

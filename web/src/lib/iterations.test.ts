@@ -1,5 +1,5 @@
 import { describe, expect, it } from "vitest";
-import { iterationRows } from "./iterations";
+import { instead, iterationLabel, iterationRows, unchosenIteration } from "./iterations";
 
 const row = (step: number, iteration: number, mean: number) => ({ step, iteration, mean });
 const means = (all: ReturnType<typeof row>[], iteration: number | null) =>
@@ -29,5 +29,25 @@ describe("iterationRows", () => {
 
   it("has nothing of nothing", () => {
     expect(iterationRows([], null)).toEqual({ rows: [], iterations: [] });
+  });
+});
+
+describe("what is said of iterations", () => {
+  it("is the last where none is chosen, but in views that show another", () => {
+    expect(unchosenIteration("tensor").short).toBe("last it");
+    expect(unchosenIteration("numerics").short).toBe("last it");
+    expect(unchosenIteration("heatmap").short).toBe("greatest it");
+    expect(unchosenIteration("calls").short).toBe("all its");
+  });
+
+  it("names the iteration beside how many there are", () => {
+    expect(iterationLabel(null, 5)).toBe("last of 5 iterations");
+    expect(iterationLabel(0, 5)).toBe("iteration 0 of 5");
+  });
+
+  it("tells what a file shows instead, in the views that would need more", () => {
+    expect(instead("heatmap")).toContain("the greatest of all");
+    expect(instead("numerics")).toContain("the last");
+    expect(instead("tensor")).toBeNull();
   });
 });

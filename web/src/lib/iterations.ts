@@ -3,6 +3,46 @@ export interface IterationRow {
   iteration: number;
 }
 
+interface Unchosen {
+  /** What stands in the selection. */
+  short: string;
+  about: string;
+}
+
+const LAST: Unchosen = { short: "last it", about: "of each step the last iteration is shown" };
+const OTHERS: Record<string, Unchosen> = {
+  heatmap: {
+    short: "greatest it",
+    about:
+      "each cell is the greatest of all iterations; the inspector and other views show the last",
+  },
+  calls: { short: "all its", about: "the calls of all iterations are shown" },
+};
+
+/** What a view shows while no iteration is chosen. */
+export function unchosenIteration(view: string): Unchosen {
+  return OTHERS[view] ?? LAST;
+}
+
+const INSTEAD: Record<string, string> = {
+  heatmap: "the greatest of all",
+  numerics: "the last",
+  flow: "the last",
+};
+
+/** What is said where a file has no pictures of single iterations; null of views that need none. */
+export function instead(view: string): string | null {
+  const shown = INSTEAD[view];
+  return shown ? `This file has no single iterations here, so it shows ${shown}.` : null;
+}
+
+/** Which of a step's iterations numbers are of, in words. */
+export function iterationLabel(iteration: number | null, iterations: number): string {
+  return iteration === null
+    ? `last of ${iterations} iterations`
+    : `iteration ${iteration} of ${iterations}`;
+}
+
 /** One row for each step: that of the iteration, or of the last for null; and how many iterations each
  * step had. Rows are in the order of their steps. What was seen once, before or after all iterations,
  * belongs to each of them. */

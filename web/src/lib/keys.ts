@@ -72,7 +72,13 @@ export const KEYS: { where: string; keys: KeyHelp[] }[] = [
       { keys: ["Enter"], what: "open the tensor" },
     ],
   },
-  { where: "Compare", keys: [{ keys: ["E"], what: "scalars, differences, tensor, structure" }] },
+  {
+    where: "Compare",
+    keys: [
+      { keys: ["E"], what: "scalars, differences, tensor, structure" },
+      { keys: ["D"], what: "open what is around all that differs, in the structure's picture" },
+    ],
+  },
   {
     where: "In a run",
     keys: [

@@ -1,6 +1,17 @@
 import { expect, test } from "vitest";
 import type { KeptRow, SampleRow } from "../connectors/kept";
-import { isOne, MEAN, meanOfSamples, sampleHistory, sampleNote } from "./samples";
+import {
+  askedSample,
+  isOne,
+  MEAN,
+  meanOfSamples,
+  noneOfSample,
+  type SampleQuestion,
+  sampleHistory,
+  sampleNote,
+  whyNotOfSample,
+} from "./samples";
+import { statisticOf } from "./statistics";
 
 const kept = (sample: number | null, values: number[], positions: number[] | null = null) =>
   ({ sample, data_index: null, values, positions, neuron_step: 1, note: "" }) as unknown as KeptRow;
@@ -43,4 +54,47 @@ test("numbers of the whole batch are said to be", () => {
   expect(sampleNote("2", null)).toBe("of the whole batch");
   expect(sampleNote(MEAN, null)).toBe("of the whole batch");
   expect(sampleNote("2", "2")).toBe("of sample 2");
+});
+
+const asked = (part: Partial<SampleQuestion>): SampleQuestion => ({
+  sample: "3",
+  quantity: "value",
+  statistic: statisticOf("rms"),
+  hasSamples: true,
+  isFile: false,
+  ...part,
+});
+
+test("a question is about one sample, or about whole batches", () => {
+  expect([askedSample("3"), askedSample("#17")]).toEqual(["3", "#17"]);
+  expect([askedSample(null), askedSample(MEAN)]).toEqual([null, null]);
+});
+
+test("what was recorded of a sample, or follows from it, can be asked for", () => {
+  for (const name of ["mean", "abs_mean", "std", "abs_max", "rms", "norm", "min", "zero_share"])
+    expect(whyNotOfSample(asked({ statistic: statisticOf(name) }))).toBeNull();
+  expect(whyNotOfSample(asked({ statistic: null }))).toBeNull();
+});
+
+test("what is not known of a sample has its reason, but not of whole batches", () => {
+  const dead = asked({ statistic: statisticOf("dead_share") });
+  expect(whyNotOfSample(dead)).toContain("dead is told of whole batches alone");
+  expect(whyNotOfSample({ ...dead, sample: null })).toBeNull();
+  expect(whyNotOfSample({ ...dead, sample: MEAN })).toBeNull();
+  expect(whyNotOfSample(asked({ quantity: "grad_applied" }))).toBe(
+    "grad applied is of parameters, which have no samples.",
+  );
+  expect(whyNotOfSample(asked({ statistic: statisticOf("update_ratio") }))).toBe(
+    "update ratio is of parameters, which have no samples.",
+  );
+  expect(whyNotOfSample(asked({ hasSamples: false }))).toContain("samples=8");
+  expect(whyNotOfSample(asked({ isFile: true }))).toContain("This file has whole batches here");
+});
+
+test("a sample that was not kept is told from one that was not kept whole", () => {
+  expect(noneOfSample("3", "at step 5", statisticOf("rms"))).toContain(
+    "Nothing of sample 3 was recorded at step 5",
+  );
+  expect(noneOfSample("3", "at step 5", statisticOf("min"))).toContain("not all values");
+  expect(noneOfSample("3", "at step 5", null)).toContain("its exponents are told");
 });

@@ -39,9 +39,14 @@ export function quantityFor(statistic: string, selected: string): string {
   return statistic === UPDATE_RATIO ? "update" : selected;
 }
 
-/** What a view says it shows: `grad, norm`; update ratios are of parameters and of nothing else. */
-export function shownTitle({ name, label }: Statistic, quantity: string): string {
-  return name === UPDATE_RATIO ? label : `${quantityLabel(quantity)}, ${label}`;
+/** What a view says it shows: `grad, norm, sample 3`; update ratios are of parameters and of nothing else. */
+export function shownTitle(
+  { name, label }: Statistic,
+  quantity: string,
+  sample: string | null = null,
+): string {
+  if (name === UPDATE_RATIO) return label;
+  return `${quantityLabel(quantity)}, ${label}${sample === null ? "" : `, sample ${sample}`}`;
 }
 
 /** Why no site has a statistic of a quantity. */

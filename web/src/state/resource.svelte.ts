@@ -15,6 +15,7 @@ export class Resource<T> {
   isSlow = $state(false);
 
   private key: string | null = null;
+  private about: string | null = null;
   private version: unknown = null;
   private abort: AbortController | null = null;
   private isStale = false;
@@ -23,12 +24,19 @@ export class Resource<T> {
 
   constructor(private readonly options: { keep?: boolean; gapMs?: number } = {}) {}
 
-  /** Loads if the key is new, or if the same key's data has a new version. */
-  load(key: string, version: unknown, fetch: (signal: AbortSignal) => Promise<T>): void {
+  /** Loads if the key is new, or if the same key's data has a new version. What is kept until then is only
+   * what is `about` the same: a sample's name must not stand over another's numbers. */
+  load(
+    key: string,
+    version: unknown,
+    fetch: (signal: AbortSignal) => Promise<T>,
+    about: string | null = null,
+  ): void {
     if (key !== this.key) {
       this.stop();
       this.key = key;
-      if (!this.options.keep) this.data = null;
+      if (!this.options.keep || about !== this.about) this.data = null;
+      this.about = about;
     } else if (version === this.version) {
       return;
     } else if (this.abort || this.timer) {
@@ -38,6 +46,13 @@ export class Resource<T> {
     }
     this.version = version;
     void this.run(fetch);
+  }
+
+  /** Has nothing until something is loaded again. */
+  clear(): void {
+    this.stop();
+    this.data = null;
+    this.error = null;
   }
 
   stop(): void {

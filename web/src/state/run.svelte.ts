@@ -11,6 +11,7 @@ import { type Diagnosis, findings } from "../connectors/findings";
 import type { EventRow } from "../connectors/kept";
 import { AGAIN_MS } from "../connectors/transport";
 import { SURE } from "../lib/findings";
+import { lostBands } from "../lib/lost";
 import { appendScalars, longest, type Series } from "../lib/series";
 import { withOwn } from "../lib/statistics";
 import { Muted } from "./muted.svelte";
@@ -61,6 +62,9 @@ export class OpenRun {
     this.steps.step[0] ?? 0,
     this.steps.step.at(-1) ?? 1,
   ]);
+  /** The recorded steps that cannot be read, and where they are on an axis of steps. */
+  readonly lost = $derived(this.detail?.lost_steps ?? []);
+  readonly lostBands = $derived(lostBands(this.lost, this.steps.step));
   readonly siteByName = $derived(new Map(this.sites.map((site) => [site.name, site])));
   readonly isLive = $derived(this.summary?.status === "live");
   readonly quantities = $derived(this.detail?.quantities ?? []);
@@ -132,7 +136,7 @@ export class OpenRun {
     } catch (error) {
       this.fail(error);
     }
-    return this.step !== before;
+    return !this.isClosed && this.step !== before;
   }
 
   /** What is written into the address for a step: nothing for the newest of a live run. */

@@ -6,9 +6,10 @@ const LONGEST_PERIOD = 8;
 export const MOST_CHILDREN = 20;
 const MOST_GROUPS = 16;
 
-/** Folds repeated siblings into one box, and puts many siblings into groups, in every box. */
-export function arrangeChildren(boxes: Box[]): void {
-  const shapes = structureHashes(boxes);
+/** Folds repeated siblings into one box, and puts many siblings into groups, in every box. Those whose
+ * tensors are marked otherwise are not equal. */
+export function arrangeChildren(boxes: Box[], marks: readonly string[] = []): void {
+  const shapes = structureHashes(boxes, marks);
   for (const box of boxes.slice()) {
     if (box.children.length < LEAST_REPEATS) continue;
     foldRepeats(boxes, box, shapes);
@@ -17,14 +18,16 @@ export function arrangeChildren(boxes: Box[]): void {
 }
 
 /** A number for each box that is the same for boxes of the same classes, settings and nesting. */
-function structureHashes(boxes: readonly Box[]): number[] {
+function structureHashes(boxes: readonly Box[], marks: readonly string[]): number[] {
   const numbers = new Map<string, number>();
   const found: number[] = [];
   const visit = (index: number): number => {
     const box = boxes[index]!;
     const inside = box.children.map((child) => `${boxes[child]!.label}=${visit(child)}`);
     const own = box.kind === "module" ? "" : box.id;
-    const text = [box.kind, box.about, box.extra, own, box.vertices.length, ...inside].join("\n");
+    const marked = marks.length === 0 ? "" : box.vertices.map((vertex) => marks[vertex]).join();
+    const parts = [box.kind, box.about, box.extra, own, box.vertices.length, marked, ...inside];
+    const text = parts.join("\n");
     const number = numbers.get(text) ?? numbers.size;
     numbers.set(text, number);
     found[index] = number;

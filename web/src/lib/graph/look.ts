@@ -6,6 +6,7 @@ import type { Item } from "./nesting";
 import type { Presence } from "./presence";
 import type { Reach } from "./reach";
 import type { Scene } from "./scene";
+import type { Side, Sides } from "./sides";
 import type { ItemValue } from "./values";
 
 /** All that is needed to draw a scene once. */
@@ -27,6 +28,8 @@ export interface Drawing {
   hovered: Item | null;
   /** The colours of pinned tensors, by what shows them. */
   pins: ReadonlyMap<Item, string[]>;
+  /** Which of two runs has what; null for the graph of one. */
+  sides: Sides | null;
   isDark: boolean;
 }
 
@@ -46,6 +49,7 @@ export interface Palette {
   up: string;
   down: string;
   accent: string;
+  side: Record<Side, string>;
   mono: string;
   role: (name: string) => string;
 }
@@ -67,6 +71,12 @@ export function readPalette(style: (name: string) => string): Palette {
     up: style("--upstream"),
     down: style("--downstream"),
     accent: style("--accent"),
+    side: {
+      both: style("--border-strong"),
+      one: style("--line-0"),
+      other: style("--line-1"),
+      mixed: style("--text"),
+    },
     mono: style("--mono"),
     role: (name) => {
       const known = roles.get(name) ?? (style(`--role-${name}`) || style("--faint"));

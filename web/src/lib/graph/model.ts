@@ -56,13 +56,15 @@ export interface Graph {
 const MOST_PILLS = 12;
 const TENSOR_COLOURS = new Set(["input", "target", "loss", "hidden"]);
 
+/** Repeated modules are folded, unless their sites are marked otherwise. */
 export function buildGraph(
   answer: GraphAnswer,
   sites: readonly SiteInfo[],
   modules: readonly ModuleInfo[],
+  markOf?: (site: number) => string,
 ): Graph {
   const builder = new Builder(answer, sites, modules);
-  return builder.build();
+  return builder.build(markOf);
 }
 
 export function newBox(boxes: Box[], part: Partial<Box> & { id: string; kind: BoxKind }): Box {
@@ -103,12 +105,12 @@ class Builder {
     this.moduleOf = new Map(modules.map((module) => [module.name, module]));
   }
 
-  build(): Graph {
+  build(markOf?: (site: number) => string): Graph {
     newBox(this.boxes, { id: "", kind: "scene", parent: -1 });
     this.addCalls();
     for (const row of this.answer.nodes) this.addVertex(row);
     this.gatherParameters();
-    arrangeChildren(this.boxes);
+    arrangeChildren(this.boxes, markOf && this.vertices.map(({ site }) => markOf(site)));
     this.measure();
     const edges = readEdges(this.answer, this.vertexOfSite, this.vertices.length);
     const boxById = new Map(this.boxes.map((box) => [box.id, box.index]));

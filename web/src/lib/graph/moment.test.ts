@@ -1,6 +1,6 @@
 import { describe, expect, it } from "vitest";
 import { buildGraph } from "./model";
-import { type Moment, pickRows, ratio, spread } from "./moment";
+import { hasAny, type Moment, pickRows, ratio, spread } from "./moment";
 import { Nesting } from "./nesting";
 import { presenceOf } from "./presence";
 import { linear, sampleGraph } from "./sample";
@@ -19,6 +19,22 @@ function momentOf(rows: Row[]): Moment {
     shape: () => [2, 3],
   };
 }
+
+describe("hasAny", () => {
+  it("tells a number or a mark from nothing", () => {
+    expect(
+      hasAny(
+        momentOf([
+          [0, 0, null],
+          [1, 0, 2],
+        ]),
+      ),
+    ).toBe(true);
+    expect(hasAny(momentOf([[0, 0, null, 1]]))).toBe(true);
+    expect(hasAny(momentOf([[0, 0, null]]))).toBe(false);
+    expect(hasAny(momentOf([]))).toBe(false);
+  });
+});
 
 describe("pickRows", () => {
   const rows: Row[] = [

@@ -43,6 +43,14 @@ export function pickRows(moment: Moment, iteration: number | null, iterations: n
   return { row, isAnywhere, isOutside };
 }
 
+/** Whether there is a number for anything, or a mark. */
+export function hasAny({ site, value, nans, infs }: Moment): boolean {
+  for (let i = 0; i < site.length; i++) {
+    if (Number.isFinite(value[i] ?? Number.NaN) || nans[i]! > 0 || infs[i]! > 0) return true;
+  }
+  return false;
+}
+
 /** The quotient of two moments of the same step, site by site; nothing where either has nothing. */
 export function ratio(part: Moment, whole: Moment): Moment {
   const wholeRow = new Map<number, number>();

@@ -1,6 +1,6 @@
 import { type Drawing, type Fill, fillOf, type Palette, strength } from "./look";
 import { isVertexItem } from "./nesting";
-import { paintLinks } from "./paintLinks";
+import { OTHER_DASH, paintLinks } from "./paintLinks";
 import { paintText, paintTitle, type Spot } from "./paintText";
 import type { Placed } from "./scene";
 import { shownVertex } from "./values";
@@ -53,7 +53,7 @@ function paintSpecks(
     const isColoured = value && scale && !Number.isNaN(value.value);
     if (isUp || reach?.downOfItem.has(item)) context.fillStyle = isUp ? palette.up : palette.down;
     else if (isColoured && !reach) context.fillStyle = fillOf(scale, value.value, isDark).css;
-    else context.fillStyle = palette.strong;
+    else context.fillStyle = palette.side[drawing.sides?.ofItem(item) ?? "both"];
     const wide = Math.max(1, width * camera.zoom);
     context.fillRect(x, y, wide, Math.max(1, height * camera.zoom));
   }
@@ -91,6 +91,29 @@ function paintFrame(
   context.strokeStyle = spot.placed.item === drawing.hovered ? palette.dim : palette.strong;
   context.lineWidth = 1;
   context.stroke();
+  paintSide(context, spot, drawing, palette);
+}
+
+/** Whose it is: by colour, and by a line that is whole or broken. */
+function paintSide(
+  context: CanvasRenderingContext2D,
+  spot: Spot,
+  { sides }: Drawing,
+  palette: Palette,
+): void {
+  const side = sides?.ofItem(spot.placed.item) ?? "both";
+  if (side === "both" || (side === "mixed" && spot.placed.isOpen)) return;
+  context.save();
+  outline(context, spot);
+  context.fillStyle = palette.side[side];
+  context.globalAlpha = side === "mixed" ? 0 : 0.14;
+  context.fill();
+  context.globalAlpha = 1;
+  context.strokeStyle = palette.side[side];
+  context.lineWidth = side === "mixed" ? 1 : 2;
+  if (side === "other") context.setLineDash(OTHER_DASH);
+  context.stroke();
+  context.restore();
 }
 
 function paintBox(
@@ -109,6 +132,7 @@ function paintBox(
   if (box && box.count > 1 && spot.height > 8) paintStack(context, spot, palette);
   const fill = paintFill(context, spot, drawing, palette, isTied);
   paintBorder(context, spot, drawing, palette);
+  paintSide(context, spot, drawing, palette);
   if (reach && isTied && item !== drawing.selected) {
     const isUp = up !== undefined && (down === undefined || up <= down);
     const distance = isUp ? up : down!;
@@ -190,7 +214,11 @@ function paintBorder(
   outline(context, spot);
   context.stroke();
   context.setLineDash([]);
-  context.fillStyle = palette.role(roleOf(spot.placed, drawing));
+  // Of two runs, a role's colour would seem to be one's.
+  const { sides } = drawing;
+  context.fillStyle = sides
+    ? palette.side[sides.ofItem(item)]
+    : palette.role(roleOf(spot.placed, drawing));
   context.fillRect(spot.x, spot.y, Math.max(1.5, Math.min(4, spot.width * 0.03)), spot.height);
 }
 

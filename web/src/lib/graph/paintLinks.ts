@@ -6,6 +6,8 @@ const DATA = 2;
 const ARROW_FROM = 0.35;
 const CURVES_FROM = 0.12;
 const SHORTEST = 2;
+/** Of what only the other of two runs has. */
+export const OTHER_DASH = [8, 3, 2, 3];
 
 interface Lit {
   link: Link;
@@ -31,6 +33,7 @@ export function paintLinks(context: CanvasRenderingContext2D, drawing: Drawing, 
   context.strokeStyle = palette.line;
   context.globalAlpha = reach ? 0.45 : 1;
   strokeAll(context, drawing, plain, 1);
+  if (drawing.sides) strokeSides(context, drawing, plain, palette);
   context.globalAlpha = 1;
   context.strokeStyle = palette.dim;
   strokeAll(context, drawing, others, 0.6);
@@ -46,6 +49,26 @@ export function paintLinks(context: CanvasRenderingContext2D, drawing: Drawing, 
     arrow(context, link, drawing);
   }
   context.restore();
+}
+
+/** Over the others, those that only one of two runs has: in its colour, whole or broken. */
+function strokeSides(
+  context: CanvasRenderingContext2D,
+  drawing: Drawing,
+  links: readonly Link[],
+  palette: Palette,
+): void {
+  for (const side of ["one", "other"] as const) {
+    const own = links.filter((link) => drawing.sides!.ofLink(link) === side);
+    context.strokeStyle = palette.side[side];
+    context.fillStyle = palette.side[side];
+    context.lineWidth = 2;
+    context.setLineDash(side === "other" && drawing.camera.zoom >= CURVES_FROM ? OTHER_DASH : []);
+    context.beginPath();
+    for (const link of own) trace(context, link, drawing);
+    context.stroke();
+    for (const link of own) arrow(context, link, drawing);
+  }
 }
 
 function isSeen({ points }: Link, { camera, width, height }: Drawing): boolean {

@@ -63,7 +63,7 @@ export function paintText(
   const { item } = spot.placed;
   const box = isVertexItem(graph, item) ? null : graph.boxes[item]!;
   const value = values.get(item);
-  const number = numberOf(value, drawing);
+  const number = drawing.sides?.signOf(item) ?? numberOf(value, drawing);
   const canOpen = box !== null && box.kind !== "tensor";
   const isTall = spot.height >= TWO_LINES && box !== null;
   const middle = spot.y + spot.height / 2;
