@@ -371,10 +371,10 @@ def test_the_viewer_compacts_a_large_run_that_nobody_compacts(
     assert list_sources(path / "stats").parts == []  # small runs are left as they are
     monkeypatch.setattr(library, "_COMPACT_FROM_BYTES", 1000)
     shared = library.Library(root)
+    others = threading.enumerate()
     shared.reader(folder)
-    for thread in threading.enumerate():
-        if thread is not threading.current_thread() and thread.daemon:
-            thread.join(timeout=30)
+    for thread in set(threading.enumerate()) - set(others):
+        thread.join(timeout=30)
     assert list_sources(path / "stats").streams == []
     reader = shared.reader(folder)
     assert reader.snapshot.held["stats"].num_rows == 0
