@@ -49,6 +49,8 @@ class Alarm:
         if stats is None:
             return None
         self._pause = max(self._pause - 1, 0)
+        if getattr(stats, "is_finite", False) and not any(kind.places for kind in self._nonfinite):
+            return None  # as most steps are
         found = nonfinite_in(stats, [kind.places for kind in self._nonfinite])
         is_waiting = self._pause > 0
         news = [

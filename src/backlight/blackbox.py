@@ -91,8 +91,6 @@ class Nonfinite:
 def nonfinite_in(rows: Packed | pa.RecordBatch, known: Iterable[set[int]]) -> Nonfinite:
     """Where a step has NaN and infinities, and which of the places that are known it has seen."""
     places = set().union(*known)
-    if getattr(rows, "is_finite", False) and not places:
-        return Nonfinite()
     stats = as_batch(rows)
     # It is asked at every step: where all bytes are 0 there is nothing to find.
     columns = [stats.column(place) for place in (_NANS, _INFS)]

@@ -16,6 +16,7 @@
 #include "_kernel_units.h"
 
 enum { CHUNK = 1 << 14, LONG = 1 << 15, LARGE = 1 << 21, FEW = 8, MAX_WORKERS = 64 };
+enum { GRAIN = 1 << 15 /* torch's: a tensor of so many elements is one thread's */, MOST_AT_A_TIME = 4 };
 
 typedef struct {
     int64_t count, zeros, nans, infs;
@@ -193,14 +194,14 @@ static void do_part(const Job *job, int64_t number, const Worker *worker) {
 typedef struct {
     Job *job;
     int64_t first, end;
-    int64_t elements;
 } Task;
 
+/* The tasks of each thread in a row. Who is done with its own helps the others. */
 typedef struct {
     Task *tasks;
-    int64_t length, next;
+    int64_t length, next[MAX_WORKERS], ends[MAX_WORKERS];
     Worker *workers;
-    int next_worker;
+    int threads;
 } Queue;
 
 /* Moves what a thread has counted of a tensor to the last part that it worked on. */
@@ -218,18 +219,40 @@ static int64_t most_parts(const Job *job) {
     return UINT32_MAX / elements_each / 2 + 1;
 }
 
+typedef void (*Body)(void *);
+static void (*parallel)(Body, void *, unsigned, unsigned);
+static int (*thread_number)(void);
+
+static void find_threads(void) {
+#if !defined(_WIN32)
+    *(void **)&parallel = dlsym(RTLD_DEFAULT, "GOMP_parallel");
+    *(void **)&thread_number = dlsym(RTLD_DEFAULT, "omp_get_thread_num");
+    if (thread_number == NULL) parallel = NULL;
+#endif
+}
+
+/* The next of a thread's own tasks, then of the others'; `whose` counts these threads. */
+static Task next_task(Queue *queue, int own, int *whose) {
+    for (; *whose < queue->threads; ++*whose) {
+        int thread = (own + *whose) % queue->threads;
+        int64_t number = __atomic_fetch_add(&queue->next[thread], 1, __ATOMIC_RELAXED);
+        if (number < queue->ends[thread]) return queue->tasks[number];
+    }
+    return (Task){NULL, 0, 0};
+}
+
 /* A tensor's sketch is handed in when the thread comes to another one: that costs more than to count some
  * thousand elements. */
 static void drain(void *pointer) {
     Queue *queue = pointer;
-    Worker *worker = &queue->workers[__atomic_fetch_add(&queue->next_worker, 1, __ATOMIC_RELAXED)];
+    int own = queue->threads > 1 ? thread_number() : 0, whose = 0;
+    Worker *worker = &queue->workers[own];
     const Job *job = NULL;
     Part *last = NULL;
     int64_t counted = 0;
     sketch32.range = sketch64.range = EMPTY;
     for (;;) {
-        int64_t number = __atomic_fetch_add(&queue->next, 1, __ATOMIC_RELAXED);
-        Task task = number < queue->length ? queue->tasks[number] : (Task){NULL, 0, 0, 0};
+        Task task = next_task(queue, own, &whose);
         if (last && task.job != job) {
             worker->has_failed |= hand_in(job, last, worker);
             counted = 0;
@@ -245,15 +268,6 @@ static void drain(void *pointer) {
             last = &job->parts[part];
         }
     }
-}
-
-typedef void (*Body)(void *);
-static void (*parallel)(Body, void *, unsigned, unsigned);
-
-static void find_threads(void) {
-#if !defined(_WIN32)
-    *(void **)&parallel = dlsym(RTLD_DEFAULT, "GOMP_parallel");
-#endif
 }
 
 /* ---------------------------------------------------------------- from parts to rows */
@@ -297,13 +311,21 @@ static Moments merge_parts(const Job *job) {
     return total;
 }
 
+static Stretch pairs_of(const Part *part) {
+    return (Stretch){&part->worker->pairs, part->pairs_start, part->pairs_end};
+}
+
 static int merge_sketches(const Job *job, Pairs *pairs) {
-    const Part *end = job->parts + job->chunks + job->tiles, *only = NULL;
+    const Part *end = job->parts + job->chunks + job->tiles, *first = NULL, *last = NULL;
     int filled = 0;
-    for (const Part *part = job->parts; part < end; part++)
-        if (part->pairs_start < part->pairs_end) only = part, filled++;
+    for (const Part *part = job->parts; part < end; part++) {
+        if (part->pairs_start == part->pairs_end) continue;
+        first = filled++ ? first : part;
+        last = part;
+    }
     if (filled == 0) return 0;
-    if (filled == 1) return append_pairs(pairs, &only->worker->pairs, only->pairs_start, only->pairs_end);
+    if (filled == 1) return append_pairs(pairs, &first->worker->pairs, first->pairs_start, first->pairs_end);
+    if (filled == 2 && job->tensor.count <= UINT32_MAX) return join_pairs(pairs, pairs_of(first), pairs_of(last));
     gathered.low = KEYS;
     gathered.high = -1;
     for (const Part *part = job->parts; part < end; part++)
@@ -352,7 +374,7 @@ static uint64_t digest_of(const Job *job) {
 
 typedef struct {
     Job *jobs;
-    int64_t length;
+    int64_t length, most_tasks;
     Part *parts;
     Queue queue;
     int threads;
@@ -384,30 +406,28 @@ static int prepare_job(Job *job, int is_streamed) {
     return 0;
 }
 
-/* Large tasks first, so that the threads end together. */
-static int compare_tasks(const void *left, const void *right) {
-    const Task *a = left, *b = right;
-    if (a->elements != b->elements) return a->elements < b->elements ? 1 : -1;
-    if (a->job != b->job) return a->job < b->job ? -1 : 1;
-    return a->first < b->first ? -1 : a->first > b->first;
+/* The first part of a tensor that is a thread's: as torch shares it out, so that each finds in its cache what it
+ * worked on itself. */
+static int64_t share_of(const Job *job, int thread, int threads) {
+    int64_t parts = job->chunks + job->tiles;
+    return job->tensor.count > GRAIN ? (parts * thread + threads - 1) / threads : thread ? parts : 0;
 }
 
-/* A tensor is one task, unless it is so large that the others would have to wait for it: to put together what
- * several threads counted of one costs more than to count some thousand elements. */
 static void share_out(Crew *crew, int threads) {
-    int64_t fair = threads > 1 ? elements_in(crew->jobs, crew->length) / (3 * threads) : INT64_MAX;
-    for (Job *job = crew->jobs; job < crew->jobs + crew->length; job++) {
-        int64_t parts = job->chunks + job->tiles, each = job->tensor.count / parts + 1;
-        int64_t run = fair >= job->tensor.count ? parts : fair > each ? fair / each : 1;
-        for (int64_t first = 0; first < parts; first += run) {
-            int64_t end = first + run < parts ? first + run : parts;
-            crew->queue.tasks[crew->queue.length++] = (Task){job, first, end, (end - first) * each};
+    Queue *queue = &crew->queue;
+    for (int thread = 0; thread < threads; thread++) {
+        queue->next[thread] = queue->length;
+        for (Job *job = crew->jobs; job < crew->jobs + crew->length; job++) {
+            int64_t first = share_of(job, thread, threads), end = share_of(job, thread + 1, threads);
+            int64_t run = threads > 1 ? MOST_AT_A_TIME : end - first;
+            for (; first < end; first += run)
+                queue->tasks[queue->length++] = (Task){job, first, first + run < end ? first + run : end};
         }
+        queue->ends[thread] = queue->length;
     }
-    if (threads > 1) qsort(crew->queue.tasks, (size_t)crew->queue.length, sizeof(Task), compare_tasks);
 }
 
-static int prepare_tasks(Crew *crew, Job *jobs, int64_t length, int threads) {
+static int prepare_tasks(Crew *crew, Job *jobs, int64_t length) {
     int64_t parts = 0;
     int is_streamed = has_avx2 && elements_in(jobs, length) > LARGE;
     crew->jobs = jobs;
@@ -419,6 +439,7 @@ static int prepare_tasks(Crew *crew, Job *jobs, int64_t length, int threads) {
         if (prepare_job(job, is_streamed)) return -1;
         parts += job->chunks + job->tiles;
     }
+    crew->most_tasks = parts;
     if (parts > FEW) {
         crew->queue.tasks = malloc((size_t)parts * sizeof(Task));
         crew->parts = malloc((size_t)parts * sizeof(Part));
@@ -429,15 +450,15 @@ static int prepare_tasks(Crew *crew, Job *jobs, int64_t length, int threads) {
         job->parts = next;
         next += job->chunks + job->tiles;
     }
-    share_out(crew, threads);
     return 0;
 }
 
 static void prepare_workers(Crew *crew, int threads) {
     if (threads > 1 && parallel == NULL) find_threads();
     if (threads > MAX_WORKERS) threads = MAX_WORKERS;
-    if (threads > crew->queue.length) threads = (int)crew->queue.length;
-    crew->threads = threads > 1 && parallel != NULL ? threads : 1;
+    if (threads > crew->most_tasks) threads = (int)crew->most_tasks;
+    crew->threads = crew->queue.threads = threads > 1 && parallel != NULL ? threads : 1;
+    share_out(crew, crew->threads);
     memset(crew->workers, 0, (size_t)crew->threads * sizeof *crew->workers);
 }
 

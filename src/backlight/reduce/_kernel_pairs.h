@@ -38,6 +38,26 @@ static int append_pairs(Pairs *into, const Pairs *from, int64_t start, int64_t e
     return 0;
 }
 
+/* A stretch of somebody's pairs, keys ascending. */
+typedef struct {
+    const Pairs *of;
+    int64_t start, end;
+} Stretch;
+
+/* Both in one; no count of them together needs more than 32 bits. */
+static int join_pairs(Pairs *into, Stretch a, Stretch b) {
+    if (reserve_pairs(into, a.end - a.start + b.end - b.start)) return -1;
+    while (a.start < a.end && b.start < b.end) {
+        int16_t left = a.of->keys[a.start], right = b.of->keys[b.start];
+        into->keys[into->length] = left < right ? left : right;
+        into->counts[into->length++] =
+            (left <= right ? a.of->counts[a.start] : 0) + (right <= left ? b.of->counts[b.start] : 0);
+        a.start += left <= right;
+        b.start += right <= left;
+    }
+    return append_pairs(into, a.of, a.start, a.end) | append_pairs(into, b.of, b.start, b.end);
+}
+
 /* ---------------------------------------------------------------- from bins to pairs */
 
 /* Where a sketch's bins lie among the keys. */

@@ -333,12 +333,31 @@ static void count_subnormal(uint64_t mantissa, int bits, int negative, uint32_t 
     bins[(negative ? bits * 4 : 0) + lead * 4 + (int)quarter]++;
 }
 
-static void count_subnormals32(const float *x, int n, Sketch32 *sketch) {
-    for (int i = 0; i < n; i++) {
-        uint32_t word = float_bits(x[i]), size = word & 0x7fffffffu;
-        if (size && size < 0x00800000u) count_subnormal(size, 23, word >> 31, sketch->subnormal);
-    }
+INLINE void count_if_subnormal(float x, Sketch32 *sketch) {
+    uint32_t word = float_bits(x), size = word & 0x7fffffffu;
+    if (size && size < 0x00800000u) count_subnormal(size, 23, word >> 31, sketch->subnormal);
 }
+
+static void count_subnormals32_plain(const float *x, int n, Sketch32 *sketch) {
+    for (int i = 0; i < n; i++) count_if_subnormal(x[i], sketch);
+}
+
+static void (*count_subnormals32)(const float *, int, Sketch32 *) = count_subnormals32_plain;
+
+#ifdef HAS_AVX2
+/* They are few, and far between: averages of gradients that are 0 by now become ever smaller. */
+AVX2 static void count_subnormals32_avx2(const float *x, int n, Sketch32 *sketch) {
+    int i = 0;
+    for (; i + 8 <= n; i += 8) {
+        __m256i word = _mm256_castps_si256(_mm256_loadu_ps(x + i));
+        __m256i less = _mm256_sub_epi32(_mm256_and_si256(word, _mm256_set1_epi32(INT32_MAX)), _mm256_set1_epi32(1));
+        __m256i is_small = _mm256_cmpeq_epi32(_mm256_min_epu32(less, _mm256_set1_epi32(0x7ffffe)), less);
+        int lanes = _mm256_movemask_ps(_mm256_castsi256_ps(is_small));
+        for (; lanes; lanes &= lanes - 1) count_if_subnormal(x[i + __builtin_ctz((unsigned)lanes)], sketch);
+    }
+    count_subnormals32_plain(x + i, n - i, sketch);
+}
+#endif
 
 static void count_subnormals64(const double *x, int n, Sketch64 *sketch) {
     for (int i = 0; i < n; i++) {

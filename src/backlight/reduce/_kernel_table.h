@@ -65,7 +65,7 @@ static int is_long(const Job *jobs, int64_t length) { return elements_in(jobs, l
 
 static int run_crew(Crew *crew, Job *jobs, int64_t length) {
     int must_share = is_long(jobs, length), threads = must_share ? torch_threads() : 1, failed = -1;
-    if (!prepare_tasks(crew, jobs, length, threads) && threads > 0) {
+    if (!prepare_tasks(crew, jobs, length) && threads > 0) {
         prepare_workers(crew, threads);
         if (must_share) {
             Py_BEGIN_ALLOW_THREADS

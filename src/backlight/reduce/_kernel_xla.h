@@ -127,7 +127,7 @@ static void reduce_buffer(Job *job, uint32_t *words, int64_t length, int64_t fir
     Crew crew;
     Pairs pairs = {NULL, NULL, 0, 0};
     memset(words, 0, (size_t)length * sizeof *words);
-    if (!prepare_tasks(&crew, job, 1, 1)) {
+    if (!prepare_tasks(&crew, job, 1)) {
         prepare_workers(&crew, 1); /* XLA runs several calls at once by itself */
         if (!work(&crew) && !finish_job(job, &pairs)) {
             put_row(&job->row, words);
