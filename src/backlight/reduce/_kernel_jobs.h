@@ -28,7 +28,7 @@ typedef struct {
 
 typedef struct {
     Pairs pairs; /* of all parts that this thread worked on */
-    int has_failed;
+    int is_taken, has_failed;
 } Worker;
 
 /* What one task found. */
@@ -241,11 +241,18 @@ static Task next_task(Queue *queue, int own, int *whose) {
     return (Task){NULL, 0, 0};
 }
 
+/* The place of the thread that calls. Its number may be that of another runtime, so it is only a wish. */
+static int take_place(const Queue *queue) {
+    int place = queue->threads > 1 ? thread_number() % queue->threads : 0;
+    while (__atomic_exchange_n(&queue->workers[place].is_taken, 1, __ATOMIC_RELAXED)) place = (place + 1) % queue->threads;
+    return place;
+}
+
 /* A tensor's sketch is handed in when the thread comes to another one: that costs more than to count some
  * thousand elements. */
 static void drain(void *pointer) {
     Queue *queue = pointer;
-    int own = queue->threads > 1 ? thread_number() : 0, whose = 0;
+    int own = take_place(queue), whose = 0;
     Worker *worker = &queue->workers[own];
     const Job *job = NULL;
     Part *last = NULL;
