@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable
+from math import isfinite
 from typing import Any
 
 import pyarrow as pa
@@ -154,12 +155,18 @@ class Ledger:
         happening = self._alarm.nonfinite(record.stats, where)
         if happening is not None:
             self.happened(row["step"], happening)
-        if self.box.steps:
-            self.happened(row["step"], self._alarm.gradient_spike(record.stats))
+        if self.box.steps and has_stats:
+            self._look_for_spikes(record)
         if self.anomalies:
             self._look_for_anomalies(row, record.stats)
         if has_stats:
             self.writing_secs = _perf() - started
+
+    def _look_for_spikes(self, record: StepRecord) -> None:
+        step, loss = record.row["step"], record.row["loss"]
+        if loss is not None and isfinite(loss):
+            self.happened(step, self._alarm.loss_spike(step, loss, record.row["kind"]))
+        self.happened(step, self._alarm.gradient_spike(record.stats))
 
     def make_room(self) -> None:
         """Let the black box be ready for a step: what leaves it is lost."""
@@ -180,7 +187,7 @@ class Ledger:
 
     def loss(self, step: int, value: float) -> None:
         """A loss is logged: it may be a spike."""
-        self.happened(step, self._alarm.loss_spike(value))
+        self.happened(step, self._alarm.loss_spike(step, value))
 
     def happened(self, step: int, happening: Happening | None) -> None:
         """Note an event, and write the steps that led to it."""
