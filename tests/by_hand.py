@@ -119,8 +119,16 @@ class Hand:
             hand._see_loss(tensor)
             backward(tensor, *args, **keywords)
 
+        update = torch.amp.GradScaler._maybe_opt_step
+
+        def seen_update(scaler: Any, optimizer: torch.optim.Optimizer, state: Any) -> Any:
+            if any(found.item() for found in state["found_inf_per_device"].values()):
+                hand._without_update(optimizer)
+            return update(scaler, optimizer, state)
+
         with monkeypatch.context() as patch:
             patch.setattr(torch.Tensor, "backward", seen_backward)
+            patch.setattr(torch.amp.GradScaler, "_maybe_opt_step", seen_update)
             for step in range(steps):
                 loop.step(step)
         return hand
@@ -254,9 +262,21 @@ class Hand:
                 self._see_applied(name, parameter.grad)
                 change = copied(parameter) - self._before[name]
                 self._note(name, "update", change, "parameter", iteration=0)
-            for key, state in optimizer.state.get(parameter, {}).items():
-                if isinstance(state, torch.Tensor) and key != "step":
-                    self._note(f"{name}:{key}", "value", state, "optimizer", iteration=0)
+            self._see_states(name, optimizer.state.get(parameter, {}))
+        self._end_update(number)
+
+    def _without_update(self, optimizer: torch.optim.Optimizer) -> None:
+        for name, parameter in self._held(optimizer).items():
+            self._note(name, "value", parameter, "parameter", iteration=0)
+            self._see_states(name, optimizer.state.get(parameter, {}))
+        self._end_update(self._loop.optimizers.index(optimizer))
+
+    def _see_states(self, name: str, states: dict[str, Any]) -> None:
+        for key, state in states.items():
+            if isinstance(state, torch.Tensor) and key != "step":
+                self._note(f"{name}:{key}", "value", state, "optimizer", iteration=0)
+
+    def _end_update(self, number: int) -> None:
         self._stepped.add(number)
         if len(self._stepped) == len(self._loop.optimizers):
             self._end_step()

@@ -6,6 +6,7 @@ import statistics
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from itertools import filterfalse
 from typing import Any
 
 import numpy as np
@@ -31,6 +32,8 @@ class StepRecord:
     calls: list[dict[str, Any]] = field(default_factory=list)
     flows: tuple[RecordedFlows, ...] | None = None
     tell_written: Callable[[bool], None] | None = None  # whether it was, once that is known
+    scale: float = 1.0  # of the loss, and so of its gradients
+    left_out: int = 0  # updates in a row, as gradients were not finite; 0 if the step made them
 
 
 class BlackBox:
@@ -78,6 +81,12 @@ class Nonfinite:
     rows: pa.RecordBatch | None = None
     place_of: Any = None  # of each row
 
+    def without_gradients(self) -> Nonfinite:
+        """The same, as if no gradient were known."""
+        nans, infs = (set(filterfalse(_is_gradient, places)) for places in self.kinds)
+        seen = set(filterfalse(_is_gradient, self.seen))
+        return Nonfinite((nans, infs), seen, self.rows, self.place_of)
+
     def first_of(self, places: Iterable[int]) -> dict[str, Any]:
         """The first row, in the order of the step, that is at one of these places."""
         assert self.rows is not None
@@ -103,6 +112,10 @@ def nonfinite_in(rows: Packed | pa.RecordBatch, known: Iterable[set[int]]) -> No
     nans, infs = ({*place_of[column.to_numpy() > 0].tolist()} for column in columns)
     again = place_of[np.isin(place_of, list(places))]
     return Nonfinite((nans, infs), {*again.tolist()}, stats, place_of)
+
+
+def _is_gradient(place: int) -> bool:
+    return QUANTITIES[place % len(QUANTITIES)] == "grad"
 
 
 def _has_bits(column: pa.Array) -> bool:

@@ -152,7 +152,10 @@ class Ledger:
             self.box.hold(record)
         else:
             self._write(record)
-        happening = self._alarm.nonfinite(record.stats, where)
+        # A scaler of gradients tries out how far it can go. If that lasts, it is something else,
+        # and told before the step that it began with, and one before that, leave the black box.
+        is_usual = 0 < record.left_out < (self.box.steps + 1) // 2
+        happening = self._alarm.nonfinite(record.stats, where, are_gradients_scaled=is_usual)
         if happening is not None:
             self.happened(row["step"], happening)
         if self.box.steps and has_stats:
@@ -165,8 +168,10 @@ class Ledger:
     def _look_for_spikes(self, record: StepRecord) -> None:
         step, loss = record.row["step"], record.row["loss"]
         if loss is not None and isfinite(loss):
+            loss /= record.scale
             self.happened(step, self._alarm.loss_spike(step, loss, record.row["kind"]))
-        self.happened(step, self._alarm.gradient_spike(record.stats))
+        if not record.left_out:
+            self.happened(step, self._alarm.gradient_spike(record.stats, record.scale))
 
     def make_room(self) -> None:
         """Let the black box be ready for a step: what leaves it is lost."""

@@ -255,6 +255,14 @@ class OwnedCapture:
                         items.append((state, site, VALUE))
         self._reducer.observe_many(items)
 
+    def without_update(self, optimizer: OptimizerCapture) -> None:
+        """An optimizer was to step and did not: its parameters, and what it keeps for them."""
+        trained = self._trained(optimizer)
+        self._reducer.observe_many(
+            [(parameter, place.site, VALUE) for place, parameter in trained if place.site >= 0]
+        )
+        self.after_update(optimizer)
+
     def _state_site(self, place: _Place, key: str) -> int:
         site = place.states.get(key)
         if site is None:
