@@ -273,8 +273,8 @@ class Hand:
 
     def _see_states(self, name: str, states: dict[str, Any]) -> None:
         for key, state in states.items():
-            if isinstance(state, torch.Tensor) and key != "step":
-                self._note(f"{name}:{key}", "value", state, "optimizer", iteration=0)
+            for place, tensor in list(tensors_in(state, key))[:32] if key != "step" else ():
+                self._note(f"{name}:{place}", "value", tensor, "optimizer", iteration=0)
 
     def _end_update(self, number: int) -> None:
         self._stepped.add(number)

@@ -256,3 +256,54 @@ def test_sparse_gradients_are_read_in_full(root):
         optimizer.step()
     row = find(run.path, "0.weight", "grad")[0]
     assert (row["count"], row["zeros"], row["max"]) == (10, 6, 2.0)
+
+
+class TestNestedStates:
+    """What an optimizer keeps in lists and dicts: histories, factors, copies."""
+
+    def test_the_history_of_lbfgs(self, root):
+        model, _ = linear()
+        optimizer = torch.optim.LBFGS(model.parameters(), max_iter=4, history_size=3)
+        x = torch.randn(16, 3)
+
+        def closure():
+            optimizer.zero_grad()
+            loss = (model(x) - x.prod(1, keepdim=True)).abs().pow(3).mean()
+            loss.backward()
+            return loss
+
+        with backlight.watch(model, optimizer, root=root, every=1) as run:
+            for _ in range(2):
+                optimizer.step(closure)
+        [kept] = optimizer.state.values()
+        assert len(kept["old_dirs"]) == 3
+        for key in ("old_dirs", "old_stps", "ro"):
+            for number, tensor in enumerate(kept[key]):
+                assert_is(find(run.path, f"weight:{key}.{number}", step=1)[0], tensor)
+        assert_is(find(run.path, "weight:d", step=1)[0], kept["d"])
+
+    @pytest.mark.parametrize("every", [1, 2])
+    def test_dicts_and_what_is_of_any_length(self, root, every):
+        class Keeping(torch.optim.Optimizer):
+            @torch.no_grad()
+            def step(self, closure=None):
+                for group in self.param_groups:
+                    for p in group["params"]:
+                        p -= 0.01 * p.grad
+                        self.state[p].setdefault("history", []).append(p.grad.clone())
+                        self.state[p]["factors"] = {"left": p * 2, "parts": (None, p * 3), "n": 5}
+                        self.state[p]["plain"] = p * 4
+
+        model, _ = linear()
+        optimizer = Keeping(model.parameters(), {})
+        with backlight.watch(model, optimizer, root=root, every=every) as run:
+            for _ in range(41):
+                optimizer.zero_grad()
+                model(torch.randn(4, 3)).square().sum().backward()
+                optimizer.step()
+        kept = optimizer.state[model.weight]
+        assert_is(find(run.path, "weight:factors.left")[-1], kept["factors"]["left"])
+        assert_is(find(run.path, "weight:factors.parts.1")[-1], kept["factors"]["parts"][1])
+        assert_is(find(run.path, "weight:history.31")[-1], kept["history"][31])
+        assert find(run.path, "weight:history.32") == []
+        assert_is(find(run.path, "weight:plain")[-1], kept["plain"])

@@ -20,6 +20,7 @@ from backlight.capture.names import ModelNames, OwnedTensor
 from backlight.capture.optimizer import OptimizerCapture
 from backlight.capture.sights import Held, Sights, find_held, hook_held, unhook_held
 from backlight.capture.sites import LEFT_OUT, SiteBook
+from backlight.capture.trees import states_in
 from backlight.reduce.readable import State, has_values, state_of, states_of
 from backlight.reduce.reducer import Item, Reducer
 from backlight.reduce.spec import GRAD_APPLIED, UPDATE, VALUE
@@ -247,12 +248,12 @@ class OwnedCapture:
                 items.append((parameter, place.site, UPDATE, place.before))
             place.is_before_known = False
             for key, state in states.get(parameter, _NO_STATE).items():
-                if isinstance(state, torch.Tensor) and key != "step":
-                    site = place.states.get(key)
-                    if site is None:
-                        site = self._state_site(place, str(key))
+                if key == "step":
+                    continue
+                for name, tensor in states_in(state, str(key)):
+                    site = self._state_site(place, name)
                     if site >= 0:
-                        items.append((state, site, VALUE))
+                        items.append((tensor, site, VALUE))
         self._reducer.observe_many(items)
 
     def without_update(self, optimizer: OptimizerCapture) -> None:

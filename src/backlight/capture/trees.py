@@ -4,10 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import fields, is_dataclass
+from itertools import islice
+from typing import Final
 
 import torch
 
 _DEEPEST = 16
+
+MOST_STATES: Final = 32
+"""So many tensors are read of a list that an optimizer keeps: a history may be of any length."""
 
 
 def outputs_in(value: object) -> Iterable[tuple[str, torch.Tensor]]:
@@ -39,6 +44,18 @@ def inputs_in(
     if len(args) == 1 and not keywords and isinstance(args[0], torch.Tensor):
         return (("in.0", args[0]),)  # most calls are such
     return _inputs(args, keywords)
+
+
+def states_in(value: object, key: str) -> Iterable[tuple[str, torch.Tensor]]:
+    """The tensors of what an optimizer keeps under a key, with their places: the first of many.
+
+    >>> x = torch.ones(1)
+    >>> [place for place, _ in states_in({"row": x, "parts": [None, x]}, "factors")]
+    ['factors.row', 'factors.parts.1']
+    >>> len(list(states_in([x] * 1000, "history"))) == MOST_STATES
+    True
+    """
+    return islice(_walk(value, key), MOST_STATES)
 
 
 def _inputs(
