@@ -797,3 +797,81 @@ def test_a_step_whose_structure_was_not_followed_is_given_no_other_graph(root):
     assert [call[0] for call in opened.graph(9)["calls"]] == ["", "always", "rarely"]
     assert [call[0] for call in opened.graph(4)["calls"]] == ["", "always"]
     assert opened.graph() == opened.graph(11)
+
+
+class TestSeveralUpdatesInOneStep:
+    """Each is of the iteration that it was made in, whoever reads the parameters."""
+
+    def updates(self, root, loop, **options):
+        model, optimizer = simple()
+        rows = []
+        with backlight.watch(model, optimizer, root=root, every=1, **options) as run:
+            for _ in range(3):  # the first ones are followed, the last one is not
+                with run.step():
+                    rows.append(list(loop(run, model, optimizer)))
+        for step, expected in enumerate(rows):
+            for quantity in ("value", "grad", "update"):
+                found = find(run.path, "0.weight", quantity, step=step)
+                assert [row["iteration"] for row in found] == [at for at, _ in expected], quantity
+            found = find(run.path, "0.weight", "update", step=step)
+            for row, (_, change) in zip(found, expected, strict=True):
+                assert row["abs_max"] == pytest.approx(change.abs().max().item(), rel=1e-5)
+
+    def update(self, model, optimizer):
+        before = model[0].weight.detach().clone()
+        train_once(model, optimizer)
+        return model[0].weight.detach() - before
+
+    @pytest.mark.parametrize("options", [{}, {"samples": 2}])
+    def test_in_iterations_that_are_said(self, root, options):
+        def loop(run, model, optimizer):
+            for _ in range(3):
+                with run.iteration() as number:
+                    yield number, self.update(model, optimizer)
+
+        self.updates(root, loop, **options)
+
+    def test_in_an_inner_loop(self, root):
+        def loop(run, model, optimizer):
+            for number in range(3):
+                yield number, self.update(model, optimizer)
+
+        self.updates(root, loop)
+
+    def test_two_in_one_iteration_are_two_rows(self, root):
+        def loop(run, model, optimizer):
+            with run.iteration():
+                yield 0, self.update(model, optimizer)
+                yield 0, self.update(model, optimizer)
+
+        self.updates(root, loop)
+
+    def test_of_two_models_by_turns(self, root):
+        torch.manual_seed(0)
+        both = {"generator": nn.Linear(2, 3), "critic": nn.Linear(3, 1)}
+        of_generator, of_critic = (torch.optim.Adam(m.parameters()) for m in both.values())
+        with (
+            backlight.watch(both, [of_generator, of_critic], root=root, every=1) as run,
+            run.step(),
+        ):
+            for _ in range(2):
+                with run.iteration():
+                    train_once(both["critic"], of_critic)
+            with run.iteration():
+                train_once(both["generator"], of_generator, torch.ones(5, 2))
+        for name, iterations in {"critic": [0, 1], "generator": [2]}.items():
+            for place in ("weight", "weight:exp_avg"):
+                rows = find(run.path, f"{name}.{place}")
+                assert [row["iteration"] for row in rows] == iterations
+            rows = find(run.path, f"{name}.weight", "update")
+            assert [row["iteration"] for row in rows] == iterations
+
+    def test_after_iterations_is_of_the_step(self, root):
+        model, optimizer = simple()
+        with backlight.watch(model, optimizer, root=root, every=1) as run, run.step():
+            for _ in range(3):
+                with run.iteration():
+                    out = model(torch.randn(5, 3))
+            out.mean().backward()
+            optimizer.step()
+        assert [row["iteration"] for row in find(run.path, "0.weight", "update")] == [0]
