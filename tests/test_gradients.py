@@ -307,3 +307,27 @@ class TestNestedStates:
         assert_is(find(run.path, "weight:history.31")[-1], kept["history"][31])
         assert find(run.path, "weight:history.32") == []
         assert_is(find(run.path, "weight:plain")[-1], kept["plain"])
+
+
+@pytest.mark.parametrize("is_again", [False, True])
+def test_each_of_several_roots_of_a_backward_pass_is_recorded_once(root, is_again):
+    model, optimizer = linear()
+    losses = []
+    with backlight.watch(model, optimizer, root=root, every=1) as run:
+        for _ in range(4):  # the first ones are followed, the last one is not
+            optimizer.zero_grad()
+            out = model(torch.randn(4, 3))
+            roots = [out.square().mean(), out.abs().mean(), out.sum()]
+            if is_again:
+                torch.autograd.backward(roots, retain_graph=True)
+            torch.autograd.backward(roots)
+            optimizer.step()
+            losses.append([each.item() for each in roots])
+    passes = 2 if is_again else 1
+    for number, name in enumerate(["(loss)", "(loss)#2", "(loss)#3"]):
+        found = [row["mean"] for row in find(run.path, name)]
+        assert found == pytest.approx([each[number] for each in losses])
+        assert len(find(run.path, name, "grad")) == 4 * passes
+    names = {row["name"] for row in read(run.path, "sites")}
+    assert "(loss)#4" not in names
+    assert len(find(run.path, "weight", "grad")) == 4 * passes

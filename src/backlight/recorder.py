@@ -140,7 +140,8 @@ class Recorder:
         self._reason: str | None = None
         self._is_captured = self._must_decide = False
         self._is_in_iteration = self._is_given_up = False
-        self._last_loss: tuple[weakref.ref[torch.Tensor] | None, int, int] = (None, 0, 0)
+        self._losses = NamedTensors()  # those of this step that the user has not named
+        self._losses_seen = (0, 0)  # the last iteration that had any, and how many
         self._loss_sites: dict[int, int] = {}  # of the losses of an iteration, in their order
         self._named = NamedTensors()  # by the user, in this step
         self._modes = self._names.modes()
@@ -324,7 +325,8 @@ class Recorder:
         if is_keeping:
             self._keeper.begin(batch_size=self._batch_size, holds_all=self._must_decide)
         self._observer.begin(self._course.step, is_keeping=is_keeping)
-        self._last_loss = (None, 0, 0)
+        self._losses.clear()
+        self._losses_seen = (0, 0)
         self._scale, self._left_out = 1.0, 0
         self._named.clear()
         # Parts of the model may be compiled when they run next: now and then, look at all.
@@ -387,17 +389,18 @@ class Recorder:
             self._guard.catch("reading the loss", error)
 
     def _see_loss(self, tensor: torch.Tensor) -> None:
-        last, iteration, times = self._last_loss
-        if (last is not None and last() is tensor) or self._is_named_loss(tensor):
+        if self._losses.site_of(tensor) is not None or self._is_named_loss(tensor):
             return
+        iteration, times = self._losses_seen
         times = times + 1 if iteration == self._observer.iteration else 1
-        self._last_loss = weakref.ref(tensor), self._observer.iteration, times
+        self._losses_seen = self._observer.iteration, times
         site = self._loss_sites.get(times)
         if site is None:
             site = self._loss_sites[times] = self._name_loss(times)
         if self._observer.graph is not None and site >= 0:
             self._observer.graph.loss(site, tensor)
         self._observer.on_named(site, tensor, self._observer.iteration, batch_dim=None)
+        self._losses.add(tensor, site)
 
     def _is_named_loss(self, tensor: torch.Tensor) -> bool:
         """Whether the user has named this loss: then it has a site, and needs no other."""
