@@ -377,7 +377,7 @@ class TestSchedules:
         def broken(step):
             raise ZeroDivisionError
 
-        with pytest.warns(backlight.BacklightWarning, match="asking the schedule"):
+        with pytest.warns(backlight.BacklightWarning, match="The schedule failed"):
             assert self.recorded(root, schedule=broken) == []
 
     @pytest.mark.parametrize("answer", [5, True, [1], 0.5, object(), "\ud800", "why", None])
@@ -875,3 +875,70 @@ class TestSeveralUpdatesInOneStep:
             out.mean().backward()
             optimizer.step()
         assert [row["iteration"] for row in find(run.path, "0.weight", "update")] == [0]
+
+
+class TestWhatFails:
+    """Functions of the user's: one sentence, and recording goes on."""
+
+    @pytest.fixture
+    def lenient(self, monkeypatch):
+        monkeypatch.setenv("BACKLIGHT_STRICT", "0")
+
+    @staticmethod
+    def picky(site):
+        if site.tensor_class == "parameter":
+            raise KeyError("mine")
+        return True
+
+    @pytest.mark.parametrize("option", ["include", "exclude"])
+    @pytest.mark.usefixtures("lenient")
+    def test_a_predicate_is_told_once_with_its_name_and_the_site(self, root, option):
+        model, optimizer = simple()
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            with backlight.watch(
+                model, optimizer, root=root, every=1, **{option: [self.picky]}
+            ) as run:
+                for _ in range(3):
+                    train_once(model, optimizer)
+        [sentence] = [str(each.message) for each in caught]
+        assert sentence == (
+            f"The function TestWhatFails.picky given as {option}= failed for the site '0.weight' "
+            "(KeyError: 'mine'): sites that it fails for are recorded."
+        )
+        assert [row["step"] for row in read(run.path, "steps") if row["recorded"]] == [0, 1, 2]
+        assert len(find(run.path, "0.weight", "update")) == 3
+        assert len(find(run.path, "0:out.0")) == (3 if option == "include" else 0)
+
+    def test_a_predicate_is_raised_where_faults_are(self, root):
+        model, optimizer = simple()
+        run = backlight.watch(model, optimizer, root=root, every=1, include=self.picky)
+        with pytest.raises(backlight.BacklightError, match="picky given as include="):
+            train_once(model, optimizer)
+        run.finish()
+
+    @pytest.mark.usefixtures("lenient")
+    def test_a_schedule_is_told_once_and_steps_go_on(self, root):
+        model, optimizer = simple()
+        run = backlight.watch(model, optimizer, root=root, schedule=lambda step: 1 // (step - 2))
+        told = pytest.warns(backlight.BacklightWarning, match="The schedule failed .*by zero")
+        with told as caught:
+            for _ in range(4):
+                train_once(model, optimizer)
+        run.finish()
+        assert len(caught) == 1
+        assert len(read(run.path, "steps")) == 4
+
+    def test_detaching_what_is_no_tensor(self, root, monkeypatch):
+        model, optimizer = simple()
+        told = pytest.raises(backlight.BacklightError, match=r"run\.detach\(\) got a int")
+        with backlight.watch(model, optimizer, root=root, every=1) as run, told:
+            run.detach(5)
+        monkeypatch.setenv("BACKLIGHT_STRICT", "0")
+        with backlight.watch(model, optimizer, root=root, every=1) as run:
+            out = model(torch.randn(5, 3))
+            with pytest.warns(backlight.BacklightWarning, match=r"run\.detach\(\) got a int"):
+                assert run.detach(5) == 5
+            out.mean().backward()
+            optimizer.step()
+        assert len(find(run.path, "0.weight", "update")) == 1

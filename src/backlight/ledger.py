@@ -100,7 +100,10 @@ class Ledger:
         except BacklightError as error:
             self._guard.mistake(str(error))
         except Exception as error:
-            self._guard.catch("asking the schedule", error)
+            self._guard.mistake(
+                f"The schedule failed ({type(error).__name__}: {error}), so the step is not "
+                "recorded: return whether it is, or why."
+            )
         if isinstance(reason, str):
             return printable(reason)
         if reason is not None:

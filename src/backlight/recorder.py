@@ -102,7 +102,9 @@ class Recorder:
         self.has_blackbox = options.blackbox > 0
         self._guard = Guard()
         earlier = read_progress(path) if is_resumed else None
-        self._sites = SiteBook(options.selection, known=earlier.sites if earlier else [])
+        self._sites = SiteBook(
+            options.selection, earlier.sites if earlier else [], self._guard.mistake
+        )
         self._names = ModelNames(models)
         self._keeper = ValueKeeper(samples, neurons=neurons, site_name=self._sites.name_of)
         self._is_keeping = samples is not None
