@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 import os
+import subprocess
+import sys
 
 import models
 import pytest
@@ -402,3 +404,31 @@ def test_nan_everywhere_harms_nothing(root):
         models.train(problem, 3)
     assert all(row["mean"] is None for row in find(run.path, "0.weight"))
     assert [row["kind"] for row in read(run.path, "events")] == ["nonfinite"]
+
+
+PANDAS_PROGRAM = """
+import sys, tempfile, torch, backlight
+from torch import nn
+model = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2))
+optimizer = torch.optim.Adam(model.parameters())
+options = {options}
+with backlight.watch(model, optimizer, root=tempfile.mkdtemp(), **options) as run:
+    for step in range(20):
+        optimizer.zero_grad()
+        loss = model(torch.randn(5, 3)).square().mean()
+        (loss * torch.nan if step == 18 else loss).backward()
+        optimizer.step()
+        run.log(loss=loss)
+    run.note("trained")
+assert "pandas" not in sys.modules
+import pandas, pyarrow
+assert len(pyarrow.table({{"a": [1]}}).to_pandas()) == 1  # who wants it has it
+"""
+
+
+@pytest.mark.parametrize(
+    "options", [{"every": 1}, {"schedule": set(), "blackbox": 3}, {"every": 2, "samples": 2}]
+)
+def test_recording_loads_no_pandas(options, tmp_path):
+    program = PANDAS_PROGRAM.format(options=options)
+    subprocess.run([sys.executable, "-c", program], cwd=tmp_path, check=True)

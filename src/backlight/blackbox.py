@@ -14,10 +14,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from backlight.schema import QUANTITIES, STATS
+from backlight.store.columns import column, elements
 from backlight.store.packed import Packed, as_batch
 from backlight.store.recorded_flows import RecordedFlows
 from backlight.store.values import StepValues
 
+_QUANTITIES, _GRAD = column(QUANTITIES, pa.utf8()), column(["grad"], pa.utf8())
 _NANS, _INFS = STATS.names.index("nans"), STATS.names.index("infs")
 
 
@@ -91,7 +93,7 @@ class Nonfinite:
         """The first row, in the order of the step, that is at one of these places."""
         assert self.rows is not None
         at = np.flatnonzero(np.isin(self.place_of, list(places)))
-        orders = self.rows.column("order").to_numpy()
+        orders = elements(self.rows.column("order"))
         first = int(at[np.argmin(orders[at])])
         names = ("site", "quantity", "nans", "infs", "count", "order")
         return {name: self.rows.column(name)[first].as_py() for name in names}
@@ -107,9 +109,9 @@ def nonfinite_in(rows: Packed | pa.RecordBatch, known: Iterable[set[int]]) -> No
     columns = [stats.column(place) for place in (_NANS, _INFS)]
     if not places and not any(map(_has_bits, columns)):
         return Nonfinite()
-    quantities = pc.index_in(stats.column("quantity"), value_set=pa.array(QUANTITIES))
-    place_of = stats.column("site").to_numpy() * len(QUANTITIES) + quantities.to_numpy()
-    nans, infs = ({*place_of[column.to_numpy() > 0].tolist()} for column in columns)
+    quantities = pc.index_in(stats.column("quantity"), value_set=_QUANTITIES)
+    place_of = elements(stats.column("site")) * len(QUANTITIES) + elements(quantities)
+    nans, infs = ({*place_of[elements(column) > 0].tolist()} for column in columns)
     again = place_of[np.isin(place_of, list(places))]
     return Nonfinite((nans, infs), {*again.tolist()}, stats, place_of)
 
@@ -127,8 +129,9 @@ def gradient_norm(rows: Packed | pa.RecordBatch | None) -> float | None:
     if rows is None:
         return None
     stats = as_batch(rows)
-    grads = stats.filter(pc.equal(stats["quantity"], "grad"))
-    squares = pc.multiply(pc.multiply(grads["rms"], grads["rms"]), grads["count"])
+    grads = stats.filter(pc.is_in(stats.column("quantity"), value_set=_GRAD))
+    rms = grads.column("rms")
+    squares = pc.multiply(pc.multiply(rms, rms), grads.column("count"))
     total = pc.sum(squares).as_py()
     return None if total is None else float(total) ** 0.5
 
