@@ -20,7 +20,9 @@ from backlight import recorder
 from backlight.capture.optimizer import MOST_UPDATES
 from backlight.samples import balanced, highest_loss
 from backlight.schedule import Budget, Chosen, Every, PerKind
+from backlight.store.runs import read_info
 from backlight.store.values import read_values, values_path
+from backlight.store.writer import RunWriter
 
 
 def simple(**options):
@@ -674,6 +676,36 @@ class TestResume:
         assert [site["site"] for site in sites] == list(range(len(sites)))
         info = json.loads((run.path / "run.json").read_text())
         assert (info["created_at"], info["config"]) == (created, {"lr": 0.1})
+
+    @pytest.mark.parametrize("is_killed", [False, True])
+    def test_what_recording_cost_is_that_of_all_parts(self, root, is_killed):
+        model, optimizer = simple()
+        path = None
+        for _ in range(3):
+            with backlight.watch(model, optimizer, root=root, every=2, resume=path) as run:
+                for _ in range(4):
+                    train_once(model, optimizer)
+            path = run.path
+            info = json.loads((path / "run.json").read_text())
+            ended = info["recorder"]
+            rows = read(path, "steps")
+            assert ended["steps"] == len(rows)
+            assert ended["recorded_steps"] == sum(row["recorded"] for row in rows)
+            for name in ("recording_secs", "training_secs"):
+                column = name.replace("training", "duration")
+                total = sum(row[column] for row in rows)
+                assert ended[name] == pytest.approx(total, abs=1e-4)
+            if not is_killed:
+                assert ended["observations"] == len(read(path, "stats"))
+            else:
+                self.forget_the_end(path)
+
+    def forget_the_end(self, path):
+        """As if the process had been killed."""
+        info = read_info(path)
+        info.ended_at = info.ended = None
+        info.recorder, info.pid, info.pid_started = {}, 2**22 + 1, 0.0
+        RunWriter(path).write_info(info)
 
     def test_a_run_that_is_written_cannot_be_resumed(self, root):
         told = pytest.raises(backlight.BacklightError, match="still being written")
