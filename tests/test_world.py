@@ -432,3 +432,41 @@ assert len(pyarrow.table({{"a": [1]}}).to_pandas()) == 1  # who wants it has it
 def test_recording_loads_no_pandas(options, tmp_path):
     program = PANDAS_PROGRAM.format(options=options)
     subprocess.run([sys.executable, "-c", program], cwd=tmp_path, check=True)
+
+
+def test_two_outputs_that_would_have_one_name_are_two_sites(root):
+    class Both(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = nn.Linear(3, 3)
+
+        def forward(self, x):
+            y = self.layer(x)
+            return {"a": {"b": y}, "a.b": y * 2}
+
+    model = Both()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with backlight.watch(model, optimizer, root=root, every=1) as run:
+        for _ in range(3):
+            out = model(torch.randn(5, 3))
+            (out["a"]["b"].sum() + out["a.b"].sum()).backward()
+            optimizer.step()
+    first, second = find(run.path, "(model):out.a.b"), find(run.path, "(model):out.a.b'")
+    assert [2 * row["mean"] for row in first] == pytest.approx([row["mean"] for row in second])
+    assert len(first) == len(second) == 3
+    assert len(find(run.path, "(model):out.a.b'", "grad")) == 3
+
+
+def test_a_complex_number_counts_as_two(root):
+    torch.manual_seed(0)
+    model = nn.Linear(3, 2, dtype=torch.complex64)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with backlight.watch(model, optimizer, root=root, every=1) as run:
+        model(torch.ones(4, 3, dtype=torch.complex64)).abs().sum().backward()
+        weight = model.weight.detach().clone()
+        optimizer.step()
+    (row,) = find(run.path, "weight")
+    parts = torch.view_as_real(weight)
+    assert (row["shape"], row["count"]) == ([2, 3], 12)
+    assert row["abs_max"] == pytest.approx(parts.abs().max().item())
+    assert row["rms"] * row["count"] ** 0.5 == pytest.approx(weight.norm().item())
