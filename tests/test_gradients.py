@@ -331,3 +331,23 @@ def test_each_of_several_roots_of_a_backward_pass_is_recorded_once(root, is_agai
     names = {row["name"] for row in read(run.path, "sites")}
     assert "(loss)#4" not in names
     assert len(find(run.path, "weight", "grad")) == 4 * passes
+
+
+@pytest.mark.parametrize("every", [1, 2])
+def test_an_optimizer_that_calls_the_step_of_its_class_ends_one_step(root, every):
+    class Derived(torch.optim.SGD):
+        def step(self, closure=None):
+            return super().step(closure)
+
+    model, _ = linear()  # with an SGD, whose class torch hooks then
+    optimizer = Derived(model.parameters(), lr=0.1, momentum=0.9)
+    with backlight.watch(model, optimizer, root=root, every=every) as run:
+        for _ in range(5):
+            optimizer.zero_grad()
+            model(torch.randn(4, 3)).square().sum().backward()
+            optimizer.step()
+    assert [row["step"] for row in read(run.path, "steps")] == list(range(5))
+    for name, quantity in {"weight": "value", "weight:momentum_buffer": "value"}.items():
+        rows = find(run.path, name, quantity)
+        assert [row["step"] for row in rows] == list(range(0, 5, every))
+    assert len(find(run.path, "weight", "update")) == len(range(0, 5, every))

@@ -472,7 +472,8 @@ class Recorder:
     def _on_updated(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
         self._updates += 1
         found = self._optimizers.find(optimizer)
-        if found is not None:
+        # One that calls the step of the class it is derived from is hooked twice: that ended it.
+        if found is not None and self._course.is_open:
             self._after_update(found)
 
     def before_scaled(self, optimizer: torch.optim.Optimizer, scaler: GradScaler) -> None:

@@ -213,6 +213,8 @@ class OwnedCapture:
 
         The parameters are copied too, so that their updates can be told.
         """
+        if optimizer in self._stepping:
+            return  # it calls the step of the class that it is derived from
         self._stepping[optimizer] = trained = self._trained(optimizer)
         if not optimizer.has_closure and self._sights.before_update(trained):
             return
