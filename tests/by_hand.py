@@ -85,7 +85,7 @@ class Hand:
 
     def __init__(self, loop: Loop) -> None:
         self.seen: dict[Place, list[Sight]] = defaultdict(list)
-        self.applied: dict[tuple[int, str], list[Applied]] = defaultdict(list)
+        self.applied: dict[tuple[int, int, str], list[Applied]] = defaultdict(list)
         self._made: dict[str, list[torch.Tensor]] = defaultdict(list)
         self.rest: dict[tuple[int, str], Sight] = {}
         self._loop = loop
@@ -119,8 +119,16 @@ class Hand:
             hand._see_loss(tensor)
             backward(tensor, *args, **keywords)
 
+        update = torch.amp.GradScaler._maybe_opt_step
+
+        def seen_update(scaler: Any, optimizer: torch.optim.Optimizer, state: Any) -> Any:
+            if any(found.item() for found in state["found_inf_per_device"].values()):
+                hand._without_update(optimizer)
+            return update(scaler, optimizer, state)
+
         with monkeypatch.context() as patch:
             patch.setattr(torch.Tensor, "backward", seen_backward)
+            patch.setattr(torch.amp.GradScaler, "_maybe_opt_step", seen_update)
             for step in range(steps):
                 loop.step(step)
         return hand
@@ -244,7 +252,7 @@ class Hand:
     def _before_update(self, optimizer: torch.optim.Optimizer) -> None:
         for name, parameter in self._held(optimizer).items():
             self._before[name] = copied(parameter)
-            self._note(name, "value", parameter, "parameter", iteration=0)
+            self._note(name, "value", parameter, "parameter")
             self._grads[name] = None if parameter.grad is None else copied(parameter.grad)
         self._made_before = {name: list(made) for name, made in self._made.items()}
 
@@ -253,10 +261,22 @@ class Hand:
             if parameter.grad is not None:
                 self._see_applied(name, parameter.grad)
                 change = copied(parameter) - self._before[name]
-                self._note(name, "update", change, "parameter", iteration=0)
-            for key, state in optimizer.state.get(parameter, {}).items():
-                if isinstance(state, torch.Tensor) and key != "step":
-                    self._note(f"{name}:{key}", "value", state, "optimizer", iteration=0)
+                self._note(name, "update", change, "parameter")
+            self._see_states(name, optimizer.state.get(parameter, {}))
+        self._end_update(number)
+
+    def _without_update(self, optimizer: torch.optim.Optimizer) -> None:
+        for name, parameter in self._held(optimizer).items():
+            self._note(name, "value", parameter, "parameter")
+            self._see_states(name, optimizer.state.get(parameter, {}))
+        self._end_update(self._loop.optimizers.index(optimizer))
+
+    def _see_states(self, name: str, states: dict[str, Any]) -> None:
+        for key, state in states.items():
+            for place, tensor in list(tensors_in(state, key))[:32] if key != "step" else ():
+                self._note(f"{name}:{place}", "value", tensor, "optimizer")
+
+    def _end_update(self, number: int) -> None:
         self._stepped.add(number)
         if len(self._stepped) == len(self._loop.optimizers):
             self._end_step()
@@ -265,7 +285,7 @@ class Hand:
         made, applied = self._made_before.get(name, []), self._grads[name]
         if len(self._made[name]) > len(made):  # a closure has made another one meanwhile
             made, applied = self._made[name][-1:], copied(grad)
-        self.applied[self._step, name].append(Applied(applied, made))
+        self.applied[self._step, self._iteration, name].append(Applied(applied, made))
 
     def _end_step(self) -> None:
         held = set().union(*(self._held(optimizer) for optimizer in self._loop.optimizers))
@@ -419,8 +439,8 @@ def assert_run_is(path: Path, hand: Hand) -> int:
 
 def _assert_applied(rows: dict[Place, list[dict[str, Any]]], hand: Hand) -> None:
     """What the optimizer saw is stored, or it is the one gradient that autograd made."""
-    for (step, name), applied in hand.applied.items():
-        stored = rows.pop(Place(step, 0, name, "grad_applied"), [])
+    for (step, iteration, name), applied in hand.applied.items():
+        stored = rows.pop(Place(step, iteration, name, "grad_applied"), [])
         if stored:
             for row, (grad, _) in zip(stored, applied, strict=True):
                 assert_row_is(row, Sight(grad, "parameter"), (step, name, "grad_applied"))

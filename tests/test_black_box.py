@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
 
 import pyarrow as pa
@@ -88,6 +89,60 @@ class TestNotFinite:
         assert not any(alarm.nonfinite(rows(0)) for _ in range(5))
         # It lasts, so it is told once the pause is over, and once.
         assert sum(alarm.nonfinite(rows("nan")) is not None for _ in range(200)) == 1
+
+
+class TestSpikesOfTheLoss:
+    """Of the loss that backward passes start from, whether or not the user logs one."""
+
+    def train(self, root, *, log=lambda run, step, loss: None, kinds=("train",), factor=50.0):
+        model, optimizer = simple()
+        x = torch.randn(64, 3)
+        options = {"schedule": set(), "blackbox": 3}
+        with backlight.watch(model, optimizer, root=root, **options) as run:
+            for step in range(30 * len(kinds)):
+                of_kind = step % len(kinds)
+                with run.step(kind=kinds[of_kind]) if len(kinds) > 1 else nullcontext():
+                    loss = model(x).square().mean() + of_kind * 1000
+                    if step == 25 * len(kinds):
+                        loss = loss * factor
+                    optimizer.zero_grad()
+                    loss.backward()
+                    nn.utils.clip_grad_norm_(model.parameters(), 1e-9)
+                    optimizer.step()
+                    log(run, step, loss.item())
+        return run
+
+    def spikes(self, run) -> list[tuple[int, str]]:
+        rows = [row for row in read(run.path, "events") if row["kind"] == "spike"]
+        return [(row["step"], row["text"].split()[0]) for row in rows]
+
+    def test_a_loss_that_nobody_logs_opens_it(self, root):
+        run = self.train(root)
+        assert (25, "loss") in self.spikes(run)
+        assert opened_by(run.path, "spike") == [23, 24, 25]
+
+    def test_a_steady_loss_does_not(self, root):
+        run = self.train(root, factor=1.0)
+        assert self.spikes(run) == [] and opened_by(run.path, "spike") == []
+
+    @pytest.mark.parametrize("every", [1, 7])
+    def test_one_that_is_logged_too_is_told_once(self, root, every):
+        def log(run, step, loss):
+            if step % every == 0 or step == 25:
+                run.log(loss=loss)
+
+        assert self.spikes(self.train(root, log=log)).count((25, "loss")) == 1
+
+    def test_what_is_logged_may_spike_where_the_loss_does_not(self, root):
+        def log(run, step, loss):
+            run.log(loss=9.0 if step == 20 else 1.0)
+
+        spikes = self.spikes(self.train(root, log=log))
+        assert (20, "loss") in spikes and (25, "loss") in spikes
+
+    def test_steps_are_compared_with_those_of_their_kind(self, root):
+        run = self.train(root, kinds=("short", "long"))
+        assert [step for step, what in self.spikes(run) if what == "loss"] == [50]
 
 
 class TestWhatSeldomChanges:

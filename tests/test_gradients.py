@@ -256,3 +256,98 @@ def test_sparse_gradients_are_read_in_full(root):
         optimizer.step()
     row = find(run.path, "0.weight", "grad")[0]
     assert (row["count"], row["zeros"], row["max"]) == (10, 6, 2.0)
+
+
+class TestNestedStates:
+    """What an optimizer keeps in lists and dicts: histories, factors, copies."""
+
+    def test_the_history_of_lbfgs(self, root):
+        model, _ = linear()
+        optimizer = torch.optim.LBFGS(model.parameters(), max_iter=4, history_size=3)
+        x = torch.randn(16, 3)
+
+        def closure():
+            optimizer.zero_grad()
+            loss = (model(x) - x.prod(1, keepdim=True)).abs().pow(3).mean()
+            loss.backward()
+            return loss
+
+        with backlight.watch(model, optimizer, root=root, every=1) as run:
+            for _ in range(2):
+                optimizer.step(closure)
+        [kept] = optimizer.state.values()
+        assert len(kept["old_dirs"]) == 3
+        for key in ("old_dirs", "old_stps", "ro"):
+            for number, tensor in enumerate(kept[key]):
+                assert_is(find(run.path, f"weight:{key}.{number}", step=1)[0], tensor)
+        assert_is(find(run.path, "weight:d", step=1)[0], kept["d"])
+
+    @pytest.mark.parametrize("every", [1, 2])
+    def test_dicts_and_what_is_of_any_length(self, root, every):
+        class Keeping(torch.optim.Optimizer):
+            @torch.no_grad()
+            def step(self, closure=None):
+                for group in self.param_groups:
+                    for p in group["params"]:
+                        p -= 0.01 * p.grad
+                        self.state[p].setdefault("history", []).append(p.grad.clone())
+                        self.state[p]["factors"] = {"left": p * 2, "parts": (None, p * 3), "n": 5}
+                        self.state[p]["plain"] = p * 4
+
+        model, _ = linear()
+        optimizer = Keeping(model.parameters(), {})
+        with backlight.watch(model, optimizer, root=root, every=every) as run:
+            for _ in range(41):
+                optimizer.zero_grad()
+                model(torch.randn(4, 3)).square().sum().backward()
+                optimizer.step()
+        kept = optimizer.state[model.weight]
+        assert_is(find(run.path, "weight:factors.left")[-1], kept["factors"]["left"])
+        assert_is(find(run.path, "weight:factors.parts.1")[-1], kept["factors"]["parts"][1])
+        assert_is(find(run.path, "weight:history.31")[-1], kept["history"][31])
+        assert find(run.path, "weight:history.32") == []
+        assert_is(find(run.path, "weight:plain")[-1], kept["plain"])
+
+
+@pytest.mark.parametrize("is_again", [False, True])
+def test_each_of_several_roots_of_a_backward_pass_is_recorded_once(root, is_again):
+    model, optimizer = linear()
+    losses = []
+    with backlight.watch(model, optimizer, root=root, every=1) as run:
+        for _ in range(4):  # the first ones are followed, the last one is not
+            optimizer.zero_grad()
+            out = model(torch.randn(4, 3))
+            roots = [out.square().mean(), out.abs().mean(), out.sum()]
+            if is_again:
+                torch.autograd.backward(roots, retain_graph=True)
+            torch.autograd.backward(roots)
+            optimizer.step()
+            losses.append([each.item() for each in roots])
+    passes = 2 if is_again else 1
+    for number, name in enumerate(["(loss)", "(loss)#2", "(loss)#3"]):
+        found = [row["mean"] for row in find(run.path, name)]
+        assert found == pytest.approx([each[number] for each in losses])
+        assert len(find(run.path, name, "grad")) == 4 * passes
+    names = {row["name"] for row in read(run.path, "sites")}
+    assert "(loss)#4" not in names
+    assert len(find(run.path, "weight", "grad")) == 4 * passes
+
+
+@pytest.mark.parametrize("every", [1, 2])
+def test_an_optimizer_that_calls_the_step_of_its_class_ends_one_step(root, every):
+    class Derived(torch.optim.SGD):
+        def step(self, closure=None):
+            return super().step(closure)
+
+    model, _ = linear()  # with an SGD, whose class torch hooks then
+    optimizer = Derived(model.parameters(), lr=0.1, momentum=0.9)
+    with backlight.watch(model, optimizer, root=root, every=every) as run:
+        for _ in range(5):
+            optimizer.zero_grad()
+            model(torch.randn(4, 3)).square().sum().backward()
+            optimizer.step()
+    assert [row["step"] for row in read(run.path, "steps")] == list(range(5))
+    for name, quantity in {"weight": "value", "weight:momentum_buffer": "value"}.items():
+        rows = find(run.path, name, quantity)
+        assert [row["step"] for row in rows] == list(range(0, 5, every))
+    assert len(find(run.path, "weight", "update")) == len(range(0, 5, every))

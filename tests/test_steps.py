@@ -20,7 +20,9 @@ from backlight import recorder
 from backlight.capture.optimizer import MOST_UPDATES
 from backlight.samples import balanced, highest_loss
 from backlight.schedule import Budget, Chosen, Every, PerKind
+from backlight.store.runs import read_info
 from backlight.store.values import read_values, values_path
+from backlight.store.writer import RunWriter
 
 
 def simple(**options):
@@ -377,7 +379,7 @@ class TestSchedules:
         def broken(step):
             raise ZeroDivisionError
 
-        with pytest.warns(backlight.BacklightWarning, match="asking the schedule"):
+        with pytest.warns(backlight.BacklightWarning, match="The schedule failed"):
             assert self.recorded(root, schedule=broken) == []
 
     @pytest.mark.parametrize("answer", [5, True, [1], 0.5, object(), "\ud800", "why", None])
@@ -675,6 +677,36 @@ class TestResume:
         info = json.loads((run.path / "run.json").read_text())
         assert (info["created_at"], info["config"]) == (created, {"lr": 0.1})
 
+    @pytest.mark.parametrize("is_killed", [False, True])
+    def test_what_recording_cost_is_that_of_all_parts(self, root, is_killed):
+        model, optimizer = simple()
+        path = None
+        for _ in range(3):
+            with backlight.watch(model, optimizer, root=root, every=2, resume=path) as run:
+                for _ in range(4):
+                    train_once(model, optimizer)
+            path = run.path
+            info = json.loads((path / "run.json").read_text())
+            ended = info["recorder"]
+            rows = read(path, "steps")
+            assert ended["steps"] == len(rows)
+            assert ended["recorded_steps"] == sum(row["recorded"] for row in rows)
+            for name in ("recording_secs", "training_secs"):
+                column = name.replace("training", "duration")
+                total = sum(row[column] for row in rows)
+                assert ended[name] == pytest.approx(total, abs=1e-4)
+            if not is_killed:
+                assert ended["observations"] == len(read(path, "stats"))
+            else:
+                self.forget_the_end(path)
+
+    def forget_the_end(self, path):
+        """As if the process had been killed."""
+        info = read_info(path)
+        info.ended_at = info.ended = None
+        info.recorder, info.pid, info.pid_started = {}, 2**22 + 1, 0.0
+        RunWriter(path).write_info(info)
+
     def test_a_run_that_is_written_cannot_be_resumed(self, root):
         told = pytest.raises(backlight.BacklightError, match="still being written")
         with backlight.watch(*simple(), root=root) as run, told:
@@ -797,3 +829,148 @@ def test_a_step_whose_structure_was_not_followed_is_given_no_other_graph(root):
     assert [call[0] for call in opened.graph(9)["calls"]] == ["", "always", "rarely"]
     assert [call[0] for call in opened.graph(4)["calls"]] == ["", "always"]
     assert opened.graph() == opened.graph(11)
+
+
+class TestSeveralUpdatesInOneStep:
+    """Each is of the iteration that it was made in, whoever reads the parameters."""
+
+    def updates(self, root, loop, **options):
+        model, optimizer = simple()
+        rows = []
+        with backlight.watch(model, optimizer, root=root, every=1, **options) as run:
+            for _ in range(3):  # the first ones are followed, the last one is not
+                with run.step():
+                    rows.append(list(loop(run, model, optimizer)))
+        for step, expected in enumerate(rows):
+            for quantity in ("value", "grad", "update"):
+                found = find(run.path, "0.weight", quantity, step=step)
+                assert [row["iteration"] for row in found] == [at for at, _ in expected], quantity
+            found = find(run.path, "0.weight", "update", step=step)
+            for row, (_, change) in zip(found, expected, strict=True):
+                assert row["abs_max"] == pytest.approx(change.abs().max().item(), rel=1e-5)
+
+    def update(self, model, optimizer):
+        before = model[0].weight.detach().clone()
+        train_once(model, optimizer)
+        return model[0].weight.detach() - before
+
+    @pytest.mark.parametrize("options", [{}, {"samples": 2}])
+    def test_in_iterations_that_are_said(self, root, options):
+        def loop(run, model, optimizer):
+            for _ in range(3):
+                with run.iteration() as number:
+                    yield number, self.update(model, optimizer)
+
+        self.updates(root, loop, **options)
+
+    def test_in_an_inner_loop(self, root):
+        def loop(run, model, optimizer):
+            for number in range(3):
+                yield number, self.update(model, optimizer)
+
+        self.updates(root, loop)
+
+    def test_two_in_one_iteration_are_two_rows(self, root):
+        def loop(run, model, optimizer):
+            with run.iteration():
+                yield 0, self.update(model, optimizer)
+                yield 0, self.update(model, optimizer)
+
+        self.updates(root, loop)
+
+    def test_of_two_models_by_turns(self, root):
+        torch.manual_seed(0)
+        both = {"generator": nn.Linear(2, 3), "critic": nn.Linear(3, 1)}
+        of_generator, of_critic = (torch.optim.Adam(m.parameters()) for m in both.values())
+        with (
+            backlight.watch(both, [of_generator, of_critic], root=root, every=1) as run,
+            run.step(),
+        ):
+            for _ in range(2):
+                with run.iteration():
+                    train_once(both["critic"], of_critic)
+            with run.iteration():
+                train_once(both["generator"], of_generator, torch.ones(5, 2))
+        for name, iterations in {"critic": [0, 1], "generator": [2]}.items():
+            for place in ("weight", "weight:exp_avg"):
+                rows = find(run.path, f"{name}.{place}")
+                assert [row["iteration"] for row in rows] == iterations
+            rows = find(run.path, f"{name}.weight", "update")
+            assert [row["iteration"] for row in rows] == iterations
+
+    def test_after_iterations_is_of_the_step(self, root):
+        model, optimizer = simple()
+        with backlight.watch(model, optimizer, root=root, every=1) as run, run.step():
+            for _ in range(3):
+                with run.iteration():
+                    out = model(torch.randn(5, 3))
+            out.mean().backward()
+            optimizer.step()
+        assert [row["iteration"] for row in find(run.path, "0.weight", "update")] == [0]
+
+
+class TestWhatFails:
+    """Functions of the user's: one sentence, and recording goes on."""
+
+    @pytest.fixture
+    def lenient(self, monkeypatch):
+        monkeypatch.setenv("BACKLIGHT_STRICT", "0")
+
+    @staticmethod
+    def picky(site):
+        if site.tensor_class == "parameter":
+            raise KeyError("mine")
+        return True
+
+    @pytest.mark.parametrize("option", ["include", "exclude"])
+    @pytest.mark.usefixtures("lenient")
+    def test_a_predicate_is_told_once_with_its_name_and_the_site(self, root, option):
+        model, optimizer = simple()
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            with backlight.watch(
+                model, optimizer, root=root, every=1, **{option: [self.picky]}
+            ) as run:
+                for _ in range(3):
+                    train_once(model, optimizer)
+        [sentence] = [str(each.message) for each in caught]
+        assert sentence == (
+            f"The function TestWhatFails.picky given as {option}= failed for the site '0.weight' "
+            "(KeyError: 'mine'): sites that it fails for are recorded."
+        )
+        assert [row["step"] for row in read(run.path, "steps") if row["recorded"]] == [0, 1, 2]
+        assert len(find(run.path, "0.weight", "update")) == 3
+        assert len(find(run.path, "0:out.0")) == (3 if option == "include" else 0)
+
+    def test_a_predicate_is_raised_where_faults_are(self, root):
+        model, optimizer = simple()
+        run = backlight.watch(model, optimizer, root=root, every=1, include=self.picky)
+        with pytest.raises(backlight.BacklightError, match="picky given as include="):
+            train_once(model, optimizer)
+        run.finish()
+
+    @pytest.mark.usefixtures("lenient")
+    def test_a_schedule_is_told_once_and_steps_go_on(self, root):
+        model, optimizer = simple()
+        run = backlight.watch(model, optimizer, root=root, schedule=lambda step: 1 // (step - 2))
+        told = pytest.warns(backlight.BacklightWarning, match="The schedule failed .*by zero")
+        with told as caught:
+            for _ in range(4):
+                train_once(model, optimizer)
+        run.finish()
+        assert len(caught) == 1
+        assert len(read(run.path, "steps")) == 4
+
+    def test_detaching_what_is_no_tensor(self, root, monkeypatch):
+        model, optimizer = simple()
+        told = pytest.raises(backlight.BacklightError, match=r"run\.detach\(\) got a int")
+        with backlight.watch(model, optimizer, root=root, every=1) as run, told:
+            run.detach(5)
+        monkeypatch.setenv("BACKLIGHT_STRICT", "0")
+        with backlight.watch(model, optimizer, root=root, every=1) as run:
+            out = model(torch.randn(5, 3))
+            with pytest.warns(backlight.BacklightWarning, match=r"run\.detach\(\) got a int"):
+                assert run.detach(5) == 5
+            out.mean().backward()
+            optimizer.step()
+        assert len(find(run.path, "0.weight", "update")) == 1

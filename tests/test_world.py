@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 import os
+import subprocess
+import sys
 
 import models
 import pytest
@@ -402,3 +404,69 @@ def test_nan_everywhere_harms_nothing(root):
         models.train(problem, 3)
     assert all(row["mean"] is None for row in find(run.path, "0.weight"))
     assert [row["kind"] for row in read(run.path, "events")] == ["nonfinite"]
+
+
+PANDAS_PROGRAM = """
+import sys, tempfile, torch, backlight
+from torch import nn
+model = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2))
+optimizer = torch.optim.Adam(model.parameters())
+options = {options}
+with backlight.watch(model, optimizer, root=tempfile.mkdtemp(), **options) as run:
+    for step in range(20):
+        optimizer.zero_grad()
+        loss = model(torch.randn(5, 3)).square().mean()
+        (loss * torch.nan if step == 18 else loss).backward()
+        optimizer.step()
+        run.log(loss=loss)
+    run.note("trained")
+assert "pandas" not in sys.modules
+import pandas, pyarrow
+assert len(pyarrow.table({{"a": [1]}}).to_pandas()) == 1  # who wants it has it
+"""
+
+
+@pytest.mark.parametrize(
+    "options", [{"every": 1}, {"schedule": set(), "blackbox": 3}, {"every": 2, "samples": 2}]
+)
+def test_recording_loads_no_pandas(options, tmp_path):
+    program = PANDAS_PROGRAM.format(options=options)
+    subprocess.run([sys.executable, "-c", program], cwd=tmp_path, check=True)
+
+
+def test_two_outputs_that_would_have_one_name_are_two_sites(root):
+    class Both(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = nn.Linear(3, 3)
+
+        def forward(self, x):
+            y = self.layer(x)
+            return {"a": {"b": y}, "a.b": y * 2}
+
+    model = Both()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with backlight.watch(model, optimizer, root=root, every=1) as run:
+        for _ in range(3):
+            out = model(torch.randn(5, 3))
+            (out["a"]["b"].sum() + out["a.b"].sum()).backward()
+            optimizer.step()
+    first, second = find(run.path, "(model):out.a.b"), find(run.path, "(model):out.a.b'")
+    assert [2 * row["mean"] for row in first] == pytest.approx([row["mean"] for row in second])
+    assert len(first) == len(second) == 3
+    assert len(find(run.path, "(model):out.a.b'", "grad")) == 3
+
+
+def test_a_complex_number_counts_as_two(root):
+    torch.manual_seed(0)
+    model = nn.Linear(3, 2, dtype=torch.complex64)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with backlight.watch(model, optimizer, root=root, every=1) as run:
+        model(torch.ones(4, 3, dtype=torch.complex64)).abs().sum().backward()
+        weight = model.weight.detach().clone()
+        optimizer.step()
+    (row,) = find(run.path, "weight")
+    parts = torch.view_as_real(weight)
+    assert (row["shape"], row["count"]) == ([2, 3], 12)
+    assert row["abs_max"] == pytest.approx(parts.abs().max().item())
+    assert row["rms"] * row["count"] ** 0.5 == pytest.approx(weight.norm().item())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
@@ -25,26 +25,36 @@ class Happening(NamedTuple):
 
 
 class Alarm:
-    """Looks at what a step recorded, and at the losses that are logged."""
+    """Looks at what a step recorded, at the loss that it had, and at the losses that are logged."""
 
     def __init__(self) -> None:
-        self._spikes = {"loss": SpikeDetector(), "gradient norm": SpikeDetector()}
+        self._logged_losses = SpikeDetector()
+        self._losses: defaultdict[str, SpikeDetector] = defaultdict(SpikeDetector)  # by kind
+        self._gradient_norms = SpikeDetector()
+        self._spiked = {True: -1, False: -1}  # the last step that did, by a loss logged or found
         self._nonfinite = (_Kind(), _Kind())  # where there is NaN, and where infinity
         self._told = self._pause = 0  # how many of those, and the steps until the next
 
     @property
     def losses(self) -> deque[float]:
-        """The last losses."""
-        return self._spikes["loss"].values
+        """The last losses that were logged."""
+        return self._logged_losses.values
 
     def remember(self, losses: list[float]) -> None:
-        """Take in losses of which it is known that none is a spike."""
-        self._spikes["loss"].remember(losses)
+        """Take in losses that were logged, of which it is known that none is a spike."""
+        self._logged_losses.remember(losses)
 
-    def nonfinite(self, stats: Any, where: Callable[[int], str] | None = None) -> Happening | None:
+    def nonfinite(
+        self,
+        stats: Any,
+        where: Callable[[int], str] | None = None,
+        *,
+        are_gradients_scaled: bool = False,
+    ) -> Happening | None:
         """A value that is not finite, at a place that was finite when it was last seen.
 
-        What it spreads to in the steps after it is no news, nor is a mask that is always infinite.
+        What it spreads to in the steps after it is no news, nor is a mask that is always infinite,
+        nor, where they `are_gradients_scaled` too far, a gradient.
         """
         if stats is None:
             return None
@@ -52,6 +62,8 @@ class Alarm:
         if getattr(stats, "is_finite", False) and not any(kind.places for kind in self._nonfinite):
             return None  # as most steps are
         found = nonfinite_in(stats, [kind.places for kind in self._nonfinite])
+        if are_gradients_scaled:
+            found = found.without_gradients()
         is_waiting = self._pause > 0
         news = [
             place
@@ -64,19 +76,25 @@ class Alarm:
         self._pause = self._told // _TOLD_AT_ONCE
         return _told_of(found, news, where)
 
-    def gradient_spike(self, stats: Any) -> Happening | None:
-        """A norm of all gradients that stands out from those before it."""
+    def gradient_spike(self, stats: Any, scale: float = 1.0) -> Happening | None:
+        """A norm of all gradients, without their scale, that stands out from those before it."""
         norm = gradient_norm(stats)
-        return None if norm is None else self._spike("gradient norm", norm)
-
-    def loss_spike(self, loss: float) -> Happening | None:
-        """A loss that stands out from those before it."""
-        return self._spike("loss", loss)
-
-    def _spike(self, what: str, value: float) -> Happening | None:
-        if not self._spikes[what].is_spike(value):
+        norm = None if norm is None else norm / scale
+        if norm is None or not self._gradient_norms.is_spike(norm):
             return None
-        return Happening("spike", f"{what} {value:.4g}")
+        return Happening("spike", f"gradient norm {norm:.4g}")
+
+    def loss_spike(self, step: int, loss: float, kind: str | None = None) -> Happening | None:
+        """A loss that stands out from those before it: of steps of a kind, or that were logged.
+
+        What was told of the one is not told of the other in the same step.
+        """
+        is_logged = kind is None
+        detector = self._logged_losses if kind is None else self._losses[kind]
+        if not detector.is_spike(loss) or step == self._spiked[not is_logged]:
+            return None
+        self._spiked[is_logged] = step
+        return Happening("spike", f"loss {loss:.4g}")
 
 
 class _Kind:

@@ -6,6 +6,7 @@ import statistics
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from itertools import filterfalse
 from typing import Any
 
 import numpy as np
@@ -13,10 +14,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from backlight.schema import QUANTITIES, STATS
+from backlight.store.columns import column, elements
 from backlight.store.packed import Packed, as_batch
 from backlight.store.recorded_flows import RecordedFlows
 from backlight.store.values import StepValues
 
+_QUANTITIES, _GRAD = column(QUANTITIES, pa.utf8()), column(["grad"], pa.utf8())
 _NANS, _INFS = STATS.names.index("nans"), STATS.names.index("infs")
 
 
@@ -31,6 +34,8 @@ class StepRecord:
     calls: list[dict[str, Any]] = field(default_factory=list)
     flows: tuple[RecordedFlows, ...] | None = None
     tell_written: Callable[[bool], None] | None = None  # whether it was, once that is known
+    scale: float = 1.0  # of the loss, and so of its gradients
+    left_out: int = 0  # updates in a row, as gradients were not finite; 0 if the step made them
 
 
 class BlackBox:
@@ -78,11 +83,17 @@ class Nonfinite:
     rows: pa.RecordBatch | None = None
     place_of: Any = None  # of each row
 
+    def without_gradients(self) -> Nonfinite:
+        """The same, as if no gradient were known."""
+        nans, infs = (set(filterfalse(_is_gradient, places)) for places in self.kinds)
+        seen = set(filterfalse(_is_gradient, self.seen))
+        return Nonfinite((nans, infs), seen, self.rows, self.place_of)
+
     def first_of(self, places: Iterable[int]) -> dict[str, Any]:
         """The first row, in the order of the step, that is at one of these places."""
         assert self.rows is not None
         at = np.flatnonzero(np.isin(self.place_of, list(places)))
-        orders = self.rows.column("order").to_numpy()
+        orders = elements(self.rows.column("order"))
         first = int(at[np.argmin(orders[at])])
         names = ("site", "quantity", "nans", "infs", "count", "order")
         return {name: self.rows.column(name)[first].as_py() for name in names}
@@ -96,11 +107,15 @@ def nonfinite_in(rows: Packed | pa.RecordBatch, known: Iterable[set[int]]) -> No
     columns = [stats.column(place) for place in (_NANS, _INFS)]
     if not places and not any(map(_has_bits, columns)):
         return Nonfinite()
-    quantities = pc.index_in(stats.column("quantity"), value_set=pa.array(QUANTITIES))
-    place_of = stats.column("site").to_numpy() * len(QUANTITIES) + quantities.to_numpy()
-    nans, infs = ({*place_of[column.to_numpy() > 0].tolist()} for column in columns)
+    quantities = pc.index_in(stats.column("quantity"), value_set=_QUANTITIES)
+    place_of = elements(stats.column("site")) * len(QUANTITIES) + elements(quantities)
+    nans, infs = ({*place_of[elements(column) > 0].tolist()} for column in columns)
     again = place_of[np.isin(place_of, list(places))]
     return Nonfinite((nans, infs), {*again.tolist()}, stats, place_of)
+
+
+def _is_gradient(place: int) -> bool:
+    return QUANTITIES[place % len(QUANTITIES)] == "grad"
 
 
 def _has_bits(column: pa.Array) -> bool:
@@ -112,8 +127,9 @@ def gradient_norm(rows: Packed | pa.RecordBatch | None) -> float | None:
     if rows is None:
         return None
     stats = as_batch(rows)
-    grads = stats.filter(pc.equal(stats["quantity"], "grad"))
-    squares = pc.multiply(pc.multiply(grads["rms"], grads["rms"]), grads["count"])
+    grads = stats.filter(pc.is_in(stats.column("quantity"), value_set=_GRAD))
+    rms = grads.column("rms")
+    squares = pc.multiply(pc.multiply(rms, rms), grads.column("count"))
     total = pc.sum(squares).as_py()
     return None if total is None else float(total) ** 0.5
 

@@ -70,7 +70,8 @@ class Journal:
         self._left_out: Counter[str] = Counter()
         self._graphs: set[str] = set()
         self._is_stopped = self._is_abandoned = False
-        self._writing_secs = 0.0
+        self._writing_secs, self._earlier_bytes = 0.0, 0
+        self._earlier_faults: Counter[str] = Counter()
         self._totals = {"steps": 0, "recorded_steps": 0, "observations": 0}
         self._secs = {"training": 0.0, "recording": 0.0}
         self._info = RunInfo(
@@ -89,6 +90,22 @@ class Journal:
             self._info.config = {**earlier.config, **config}
             self._info.anomalies = dict(earlier.anomalies)
             self._info.statistics = list(earlier.statistics)
+            self._go_on_from(earlier.recorder)
+
+    def _go_on_from(self, account: Mapping[str, Any]) -> None:
+        """Add what this part of the run costs to what those before it did."""
+        self._info.recorder = dict(account)  # should this part not come to its end
+
+        def known(name: str) -> Any:
+            value = account.get(name)
+            return value if isinstance(value, (int, float)) else 0
+
+        self._totals = {name: int(known(name)) for name in self._totals}
+        self._secs = {name: float(known(f"{name}_secs")) for name in self._secs}
+        self._writing_secs = float(known("writing_secs"))
+        self._earlier_bytes = int(known("bytes"))
+        self._left_out.update(_counts(account.get("left_out")))
+        self._earlier_faults = _counts(account.get("faults"))
 
     def start(
         self,
@@ -275,9 +292,9 @@ class Journal:
             "training_secs": round(self._secs["training"], 6),
             "recording_secs": round(self._secs["recording"], 6),
             "writing_secs": round(self._writing_secs, 6),
-            "bytes": self._writer.bytes_written,
+            "bytes": self._earlier_bytes + self._writer.bytes_written,
             "left_out": dict(self._left_out),
-            "faults": self._guard.as_dict(),
+            "faults": dict(self._earlier_faults + Counter(self._guard.as_dict())),
         }
 
     # -- to the disk, or to the thread
@@ -351,6 +368,11 @@ class Journal:
         secs = _perf() - started
         self._is_slow = secs > _SLOW_SECS * len(pages)
         self._writing_secs += secs
+
+
+def _counts(told: object) -> Counter[str]:
+    items = told.items() if isinstance(told, Mapping) else ()
+    return Counter({str(name): times for name, times in items if isinstance(times, int)})
 
 
 def without_sketches(stats: Packed | pa.RecordBatch) -> pa.RecordBatch:

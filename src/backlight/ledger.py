@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable
+from math import isfinite
 from typing import Any
 
 import pyarrow as pa
@@ -99,7 +100,10 @@ class Ledger:
         except BacklightError as error:
             self._guard.mistake(str(error))
         except Exception as error:
-            self._guard.catch("asking the schedule", error)
+            self._guard.mistake(
+                f"The schedule failed ({type(error).__name__}: {error}), so the step is not "
+                "recorded: return whether it is, or why."
+            )
         if isinstance(reason, str):
             return printable(reason)
         if reason is not None:
@@ -151,15 +155,26 @@ class Ledger:
             self.box.hold(record)
         else:
             self._write(record)
-        happening = self._alarm.nonfinite(record.stats, where)
+        # A scaler of gradients tries out how far it can go. If that lasts, it is something else,
+        # and told before the step that it began with, and one before that, leave the black box.
+        is_usual = 0 < record.left_out < (self.box.steps + 1) // 2
+        happening = self._alarm.nonfinite(record.stats, where, are_gradients_scaled=is_usual)
         if happening is not None:
             self.happened(row["step"], happening)
-        if self.box.steps:
-            self.happened(row["step"], self._alarm.gradient_spike(record.stats))
+        if self.box.steps and has_stats:
+            self._look_for_spikes(record)
         if self.anomalies:
             self._look_for_anomalies(row, record.stats)
         if has_stats:
             self.writing_secs = _perf() - started
+
+    def _look_for_spikes(self, record: StepRecord) -> None:
+        step, loss = record.row["step"], record.row["loss"]
+        if loss is not None and isfinite(loss):
+            loss /= record.scale
+            self.happened(step, self._alarm.loss_spike(step, loss, record.row["kind"]))
+        if not record.left_out:
+            self.happened(step, self._alarm.gradient_spike(record.stats, record.scale))
 
     def make_room(self) -> None:
         """Let the black box be ready for a step: what leaves it is lost."""
@@ -180,7 +195,7 @@ class Ledger:
 
     def loss(self, step: int, value: float) -> None:
         """A loss is logged: it may be a spike."""
-        self.happened(step, self._alarm.loss_spike(value))
+        self.happened(step, self._alarm.loss_spike(step, value))
 
     def happened(self, step: int, happening: Happening | None) -> None:
         """Note an event, and write the steps that led to it."""

@@ -20,7 +20,7 @@ from torch import nn
 from backlight import telling
 from backlight.alarm import Happening
 from backlight.blackbox import StepRecord
-from backlight.capture import backward
+from backlight.capture import backward, scaling
 from backlight.capture.calls import FunctionCall
 from backlight.capture.following import Following
 from backlight.capture.graph import Graph
@@ -46,6 +46,8 @@ from backlight.store.resume import read_progress
 from backlight.store.writer import RunWriter
 
 if TYPE_CHECKING:
+    from torch.amp import GradScaler
+
     from backlight.laboratory.recording import FlowRecording
 
 _perf = time.perf_counter
@@ -100,7 +102,9 @@ class Recorder:
         self.has_blackbox = options.blackbox > 0
         self._guard = Guard()
         earlier = read_progress(path) if is_resumed else None
-        self._sites = SiteBook(options.selection, known=earlier.sites if earlier else [])
+        self._sites = SiteBook(
+            options.selection, earlier.sites if earlier else [], self._guard.mistake
+        )
         self._names = ModelNames(models)
         self._keeper = ValueKeeper(samples, neurons=neurons, site_name=self._sites.name_of)
         self._is_keeping = samples is not None
@@ -138,12 +142,16 @@ class Recorder:
         self._reason: str | None = None
         self._is_captured = self._must_decide = False
         self._is_in_iteration = self._is_given_up = False
-        self._last_loss: tuple[weakref.ref[torch.Tensor] | None, int, int] = (None, 0, 0)
+        self._losses = NamedTensors()  # those of this step that the user has not named
+        self._losses_seen = (0, 0)  # the last iteration that had any, and how many
         self._loss_sites: dict[int, int] = {}  # of the losses of an iteration, in their order
         self._named = NamedTensors()  # by the user, in this step
         self._modes = self._names.modes()
         self._captures = 0  # steps that were captured
         self._generation = -1  # of the names, when a module was found that steps begin with
+        self._updates = 0  # that were not seen through by the course alone
+        self._before_scaled = (0, 0)  # how many updates there were when a scaler was asked for one
+        self._scale, self._left_out = 1.0, 0  # of a captured step, as its record has them
         self._is_finished = self._is_compiled = False
         self._flows: FlowRecording | None = None  # where the user asked for some
         self._at_end: list[Callable[[], None]] = []  # called when a step has ended
@@ -172,6 +180,7 @@ class Recorder:
             [each.describe(own) for each in self._optimizers.all],
         )
         backward.listen(self._course.on_loss)
+        scaling.listen(self)
         self._prepare_step("train")
 
     def _new_course(self) -> Course:
@@ -216,6 +225,7 @@ class Recorder:
         self._first_forward.disarm()
         self._modules.remove()
         backward.ignore(self._course.on_loss)
+        scaling.ignore(self)
         self._following.close()
         self._observer.end()
         self._observer.owned.release()
@@ -317,7 +327,9 @@ class Recorder:
         if is_keeping:
             self._keeper.begin(batch_size=self._batch_size, holds_all=self._must_decide)
         self._observer.begin(self._course.step, is_keeping=is_keeping)
-        self._last_loss = (None, 0, 0)
+        self._losses.clear()
+        self._losses_seen = (0, 0)
+        self._scale, self._left_out = 1.0, 0
         self._named.clear()
         # Parts of the model may be compiled when they run next: now and then, look at all.
         times, self._captures = self._captures, self._captures + 1
@@ -379,17 +391,18 @@ class Recorder:
             self._guard.catch("reading the loss", error)
 
     def _see_loss(self, tensor: torch.Tensor) -> None:
-        last, iteration, times = self._last_loss
-        if (last is not None and last() is tensor) or self._is_named_loss(tensor):
+        if self._losses.site_of(tensor) is not None or self._is_named_loss(tensor):
             return
+        iteration, times = self._losses_seen
         times = times + 1 if iteration == self._observer.iteration else 1
-        self._last_loss = weakref.ref(tensor), self._observer.iteration, times
+        self._losses_seen = self._observer.iteration, times
         site = self._loss_sites.get(times)
         if site is None:
             site = self._loss_sites[times] = self._name_loss(times)
         if self._observer.graph is not None and site >= 0:
             self._observer.graph.loss(site, tensor)
         self._observer.on_named(site, tensor, self._observer.iteration, batch_dim=None)
+        self._losses.add(tensor, site)
 
     def _is_named_loss(self, tensor: torch.Tensor) -> bool:
         """Whether the user has named this loss: then it has a site, and needs no other."""
@@ -457,9 +470,29 @@ class Recorder:
             self._before_update(found)
 
     def _on_updated(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+        self._updates += 1
         found = self._optimizers.find(optimizer)
-        if found is not None:
+        # One that calls the step of the class it is derived from is hooked twice: that ended it.
+        if found is not None and self._course.is_open:
             self._after_update(found)
+
+    def before_scaled(self, optimizer: torch.optim.Optimizer, scaler: GradScaler) -> None:
+        """A scaler of gradients is to step an optimizer, unless these are not finite."""
+        self._before_scaled = self._course.passed_steps, self._updates
+        if self._is_captured and self.has_blackbox:
+            with self._guard("reading a scale"):
+                self._scale = scaler.get_scale() or 1.0  # 0 where it was halved for ever
+
+    def after_scaled(self, optimizer: torch.optim.Optimizer) -> None:
+        """It has done so, or it has not: then the step ends all the same, without an update."""
+        found = self._optimizers.find(optimizer)
+        if found is None:
+            return
+        if self._before_scaled == (self._course.passed_steps, self._updates):
+            found.left_out += 1
+            self._without_update(found)
+        else:
+            found.left_out = 0
 
     def _before_update(self, optimizer: OptimizerCapture) -> None:
         if not self._course.is_open:
@@ -484,6 +517,30 @@ class Recorder:
             except Exception as error:
                 self._guard.catch("reading the optimizer's state", error)
             self._observer.recording_secs += _perf() - started
+        self._end_update(optimizer)
+
+    def _without_update(self, optimizer: OptimizerCapture) -> None:
+        """An update was left out: what it would have changed is as it was."""
+        if not self._course.is_open:
+            self._open_step()
+        if self._is_captured:
+            started = _perf()
+            self._left_out = max(self._left_out, optimizer.left_out)
+            try:
+                self._observer.owned.without_update(optimizer)
+            except Exception as error:
+                self._guard.catch("reading parameters", error)
+            self._observer.recording_secs += _perf() - started
+        if scaling.is_told(optimizer.left_out):
+            times = f", {optimizer.left_out} times in a row" if optimizer.left_out > 1 else ""
+            text = (
+                f"the update of {optimizer.name} was left out, as gradients are not finite{times}"
+            )
+            self._journal.event(self._course.step, "skipped", text)
+        self._end_update(optimizer)
+
+    def _end_update(self, optimizer: OptimizerCapture) -> None:
+        """An optimizer has stepped, or has left it out: a step may end with that."""
         if self._explicit is None and self._optimizers.has_ended(optimizer):
             if self._is_captured:
                 self._end_step(None)
@@ -577,6 +634,7 @@ class Recorder:
         writing_secs = self._ledger.writing_secs if has_stats else 0.0
         row["duration_secs"] += writing_secs
         row["recording_secs"] += self._modules.hooks_secs + _perf() - started + writing_secs
+        record.scale, record.left_out = self._scale, self._left_out
         self._ledger.settle(record, is_decided=decision is not None)
 
     def _row(self, *, is_recorded: bool, reason: str, signature: str) -> dict[str, Any]:

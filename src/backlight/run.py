@@ -236,7 +236,12 @@ class Run(Recorder, TakesStatistics):
                 self._following.graphs.connect(source, sink)
 
     def detach(self, tensor: torch.Tensor) -> torch.Tensor:
-        """`tensor.detach()`, of which the graph keeps that it was made from `tensor`."""
+        """`tensor.detach()`, of which the graph keeps that it was made from `tensor`.
+
+        What is no tensor is given back as it is.
+        """
+        if self._is_wrong(telling.wrong_detached(tensor)):
+            return tensor
         copy = tensor.detach()
         if not self._is_finished and self._following.is_on:
             with self._guard("detaching a tensor"):

@@ -62,6 +62,19 @@ def wrong_batch_size(size: object) -> str | None:
     return f"run.step() got batch_size={size!r}: give the number of samples, or None."
 
 
+def wrong_detached(tensor: object) -> str | None:
+    """What is wrong with what is to be detached, or None.
+
+    >>> wrong_detached(5)
+    'run.detach() got a int: pass a torch.Tensor.'
+    """
+    import torch
+
+    if isinstance(tensor, torch.Tensor):
+        return None
+    return f"run.detach() got a {type(tensor).__name__}: pass a torch.Tensor."
+
+
 def wrong_end(end: object) -> str | None:
     """What is wrong with an end of a connection, or None."""
     import torch

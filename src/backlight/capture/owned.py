@@ -20,6 +20,7 @@ from backlight.capture.names import ModelNames, OwnedTensor
 from backlight.capture.optimizer import OptimizerCapture
 from backlight.capture.sights import Held, Sights, find_held, hook_held, unhook_held
 from backlight.capture.sites import LEFT_OUT, SiteBook
+from backlight.capture.trees import states_in
 from backlight.reduce.readable import State, has_values, state_of, states_of
 from backlight.reduce.reducer import Item, Reducer
 from backlight.reduce.spec import GRAD_APPLIED, UPDATE, VALUE
@@ -212,6 +213,8 @@ class OwnedCapture:
 
         The parameters are copied too, so that their updates can be told.
         """
+        if optimizer in self._stepping:
+            return  # it calls the step of the class that it is derived from
         self._stepping[optimizer] = trained = self._trained(optimizer)
         if not optimizer.has_closure and self._sights.before_update(trained):
             return
@@ -228,7 +231,7 @@ class OwnedCapture:
             items.append((parameter, place.site, VALUE, None, place.room(parameter)))
         if not optimizer.has_closure:
             items += _applied(trained)
-        for unread in self._reducer.observe_many(items):
+        for unread in self._reducer.observe_many(items, self._sights.iteration):
             if unread in moving:
                 moving[unread].is_before_known = False
 
@@ -247,13 +250,22 @@ class OwnedCapture:
                 items.append((parameter, place.site, UPDATE, place.before))
             place.is_before_known = False
             for key, state in states.get(parameter, _NO_STATE).items():
-                if isinstance(state, torch.Tensor) and key != "step":
-                    site = place.states.get(key)
-                    if site is None:
-                        site = self._state_site(place, str(key))
+                if key == "step":
+                    continue
+                for name, tensor in states_in(state, str(key)):
+                    site = self._state_site(place, name)
                     if site >= 0:
-                        items.append((state, site, VALUE))
-        self._reducer.observe_many(items)
+                        items.append((tensor, site, VALUE))
+        self._reducer.observe_many(items, self._sights.iteration)
+
+    def without_update(self, optimizer: OptimizerCapture) -> None:
+        """An optimizer was to step and did not: its parameters, and what it keeps for them."""
+        trained = self._trained(optimizer)
+        self._reducer.observe_many(
+            [(parameter, place.site, VALUE) for place, parameter in trained if place.site >= 0],
+            self._sights.iteration,
+        )
+        self.after_update(optimizer)
 
     def _state_site(self, place: _Place, key: str) -> int:
         site = place.states.get(key)

@@ -12,6 +12,7 @@ import pyarrow as pa
 from backlight.capture.moments import MOMENTS
 from backlight.capture.seen import Seen
 from backlight.schema import QUANTITIES, SAMPLES
+from backlight.store.columns import column, numbers
 
 
 def sample_rows(
@@ -34,12 +35,18 @@ def sample_rows(
         "data_index": list(chain.from_iterable([seen.data_indices for seen in shown])),
         **dict(zip(MOMENTS, _moments(shown).T, strict=True)),
     }
-    arrays = [pa.array(columns[field.name], field.type, from_pandas=True) for field in SAMPLES]
+    arrays = [_array(columns[field.name], field.type) for field in SAMPLES]
     return pa.RecordBatch.from_arrays(arrays, schema=SAMPLES)
 
 
-def _named(names: Sequence[str], codes: Any) -> Any:
-    return np.array(names, object)[codes]
+def _named(names: Sequence[str], codes: Any) -> pa.Array:
+    return column(names, pa.utf8()).take(numbers(codes, pa.int64()))
+
+
+def _array(values: Any, type_: pa.DataType) -> pa.Array:
+    if isinstance(values, pa.Array):
+        return values
+    return numbers(values, type_) if isinstance(values, np.ndarray) else column(values, type_)
 
 
 def _moments(shown: Sequence[Seen]) -> Any:

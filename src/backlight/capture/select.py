@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Iterable
+from functools import partial
 from typing import TypeAlias
 
 from backlight.errors import BacklightError
@@ -32,18 +33,29 @@ class Selection:
         self._include = _tests("include", include)
         self._exclude = _tests("exclude", exclude)
         self._classes = _known_classes(classes)
+        self._has_failed = False  # a function of the user's: it may do so for each of many sites
 
     def has_class(self, tensor_class: str) -> bool:
         """Whether any site of this tensor class can be recorded."""
         return tensor_class in self._classes
 
-    def has(self, site: Site) -> bool:
-        """Whether this site is recorded."""
-        return (
-            site.tensor_class in self._classes
-            and (not self._include or any(test(site) for test in self._include))
-            and not any(test(site) for test in self._exclude)
-        )
+    def has(self, site: Site, tell: Callable[[str], None] | None = None) -> bool:
+        """Whether this site is recorded.
+
+        If a function of the user's fails, it is, and that is told, or raised.
+        """
+        if site.tensor_class not in self._classes:
+            return False
+        try:
+            is_included = not self._include or any(test(site) for test in self._include)
+            return is_included and not any(test(site) for test in self._exclude)
+        except BacklightError as error:
+            if tell is None:
+                raise
+            if not self._has_failed:
+                self._has_failed = True
+                tell(str(error))
+            return True
 
 
 def _tests(
@@ -63,7 +75,7 @@ def _tests(
 
 def _test(option: str, pattern: Pattern) -> Callable[[Site], bool]:
     if callable(pattern):
-        return pattern
+        return partial(_ask, option, pattern)
     try:
         compiled = re.compile(pattern)
     except (re.error, TypeError) as error:
@@ -72,6 +84,17 @@ def _test(option: str, pattern: Pattern) -> Callable[[Site], bool]:
             "or pass a function of the site."
         ) from None
     return lambda site: compiled.search(site.name) is not None
+
+
+def _ask(option: str, pattern: Callable[[Site], bool], site: Site) -> bool:
+    try:
+        return bool(pattern(site))
+    except Exception as error:
+        name = getattr(pattern, "__qualname__", type(pattern).__name__)
+        raise BacklightError(
+            f"The function {name} given as {option}= failed for the site {site.name!r} "
+            f"({type(error).__name__}: {error}): sites that it fails for are recorded."
+        ) from error
 
 
 def _known_classes(classes: Collection[str] | None) -> frozenset[str]:

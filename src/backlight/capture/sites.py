@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields, replace
 from typing import Any
 
@@ -32,9 +32,13 @@ class SiteBook:
     """
 
     def __init__(
-        self, selection: Selection | None = None, known: Iterable[Mapping[str, Any]] = ()
+        self,
+        selection: Selection | None = None,
+        known: Iterable[Mapping[str, Any]] = (),
+        tell: Callable[[str], None] | None = None,
     ) -> None:
         known = list(known)
+        self._tell = tell  # what is wrong with the selection
         self._selection = selection or Selection()
         self._sites: dict[int, Site] = {row["site"]: _site(row) for row in known}
         self._names: dict[int, str] = {row["site"]: row["name"] for row in known}
@@ -141,7 +145,7 @@ class SiteBook:
 
     def _add(self, key: tuple[str, str, int], site: Site) -> int:
         site = replace(site, site=self._count)
-        if not self._selection.has(site):
+        if not self._selection.has(site, self._tell):
             self._numbers[key] = LEFT_OUT
             return LEFT_OUT
         while site.name in self._by_name:  # a tensor that the user named came first

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import fields, is_dataclass
+from itertools import islice
+from typing import Final
 
 import torch
 
 _DEEPEST = 16
+
+MOST_STATES: Final = 32
+"""So many tensors are read of a list that an optimizer keeps: a history may be of any length."""
 
 
 def outputs_in(value: object) -> Iterable[tuple[str, torch.Tensor]]:
@@ -21,10 +26,12 @@ def outputs_in(value: object) -> Iterable[tuple[str, torch.Tensor]]:
     ['out.logits', 'out.cache.1']
     >>> [place for place, _ in outputs_in(torch.ones(1))]
     ['out.0']
+    >>> [place for place, _ in outputs_in({"a": {"b": torch.ones(1)}, "a.b": torch.ones(1)})]
+    ['out.a.b', "out.a.b'"]
     """
     if isinstance(value, torch.Tensor):
         return (("out.0", value),)
-    return _walk(value, "out")
+    return _apart(_walk(value, "out"))
 
 
 def inputs_in(
@@ -38,7 +45,19 @@ def inputs_in(
     """
     if len(args) == 1 and not keywords and isinstance(args[0], torch.Tensor):
         return (("in.0", args[0]),)  # most calls are such
-    return _inputs(args, keywords)
+    return _apart(_inputs(args, keywords))
+
+
+def states_in(value: object, key: str) -> Iterable[tuple[str, torch.Tensor]]:
+    """The tensors of what an optimizer keeps under a key, with their places: the first of many.
+
+    >>> x = torch.ones(1)
+    >>> [place for place, _ in states_in({"row": x, "parts": [None, x]}, "factors")]
+    ['factors.row', 'factors.parts.1']
+    >>> len(list(states_in([x] * 1000, "history"))) == MOST_STATES
+    True
+    """
+    return islice(_apart(_walk(value, key)), MOST_STATES)
 
 
 def _inputs(
@@ -48,6 +67,16 @@ def _inputs(
         yield from _walk(value, f"in.{number}")
     for name, value in keywords.items():
         yield from _walk(value, f"in.{name}")
+
+
+def _apart(found: Iterable[tuple[str, torch.Tensor]]) -> Iterator[tuple[str, torch.Tensor]]:
+    """The same, with no place twice: keys may have dots in them, or be 0 and "0"."""
+    places: set[str] = set()
+    for place, tensor in found:
+        while place in places:
+            place += "'"
+        places.add(place)
+        yield place, tensor
 
 
 def _walk(

@@ -64,7 +64,9 @@ class JaxRun(TakesStatistics):
         self.has_blackbox = options.blackbox > 0
         self._guard = Guard()
         earlier = read_progress(path) if is_resumed else None
-        self._sites = SiteBook(options.selection, known=earlier.sites if earlier else [])
+        self._sites = SiteBook(
+            options.selection, earlier.sites if earlier else [], self._guard.mistake
+        )
         self._own = StatisticBook(self._guard, earlier.info.statistics if earlier else ())
         self._programs = Programs(self._sites, self._guard, loss, self._own)
         self._journal = Journal(

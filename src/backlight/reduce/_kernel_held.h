@@ -149,9 +149,13 @@ static Job *add_job(Batch *b, PyObject *tensor, int site, int quantity) {
 }
 
 /* The rows of the first jobs, in order; the others were only digested. */
-static int run_batch(Table *table, Batch *b, int64_t rows) {
+static int run_batch(Sights *s, Batch *b, int64_t rows) {
+    Table *table = (Table *)s->table;
     Crew crew;
-    for (int64_t i = 0; i < rows; i++) b->jobs[i].row.order = table->order + (int32_t)i;
+    for (int64_t i = 0; i < rows; i++) {
+        b->jobs[i].row.order = table->order + (int32_t)i;
+        b->jobs[i].row.iteration = s->iteration; /* that the update is made in */
+    }
     int failed = b->length && run_crew(&crew, b->jobs, b->length);
     if (!failed && add_jobs(&table->rows, b->jobs, rows)) {
         PyErr_NoMemory();
@@ -250,11 +254,11 @@ static PyObject *sights_before_update(PyObject *self, PyObject *trained) {
     if (failed) PyErr_NoMemory();
     else rows = gather_before(trained, &values, &applied);
     if (rows >= 0) {
-        failed = run_batch((Table *)s->table, &values, rows);
+        failed = run_batch(s, &values, rows);
         if (!failed) {
             note_copies(&applied);
             drop_as_made(&applied, &values, rows);
-            failed = run_batch((Table *)s->table, &applied, applied.length);
+            failed = run_batch(s, &applied, applied.length);
         }
     } else if (!failed) {
         PyErr_Clear();
@@ -326,7 +330,7 @@ static PyObject *sights_after_update(PyObject *self, PyObject *const *given, Py_
     int failed = open_batch(&b, PyList_Size(trained) + count_states(states)), is_done = 0;
     if (failed) PyErr_NoMemory();
     else is_done = !gather_after(trained, states, &b);
-    if (is_done) failed = run_batch((Table *)s->table, &b, b.length);
+    if (is_done) failed = run_batch(s, &b, b.length);
     else if (!failed) PyErr_Clear();
     for (Py_ssize_t i = 0; is_done && i < PyList_Size(trained); i++) {
         Held *held;

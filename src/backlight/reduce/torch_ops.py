@@ -14,6 +14,7 @@ import torch
 
 from backlight.reduce.spec import NO_UNITS
 from backlight.schema import PLAIN_STATS, QUANTITIES, SKETCH_BIAS, STATISTICS
+from backlight.store.columns import batch_of
 
 _LARGEST_KEY = (1023 + SKETCH_BIAS) * 4 + 4
 _NUMBERS = (
@@ -99,7 +100,7 @@ class TorchTable:
             }
             for known, number, sketch in zip(self.known, numbers, sketches, strict=True)
         ]
-        return pa.RecordBatch.from_pylist(rows, schema=PLAIN_STATS)
+        return batch_of(rows, PLAIN_STATS)
 
     def clear(self) -> None:
         """Forget all rows."""

@@ -6,8 +6,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from backlight.errors import BacklightError
-from backlight.schema import SITES, TABLES, RunInfo
+from backlight.schema import SITES, STEPS, TABLES, RunInfo
 from backlight.store.follow import latest_step, read_table
 from backlight.store.runs import read_info, status_of
 
@@ -29,6 +31,21 @@ def read_progress(path: Path) -> Progress:
             f"The run {str(path)!r} is still being written by process {info.pid}: "
             "end it first, or leave resume= out to begin a new run."
         )
+    if info.ended_at is None:
+        info.recorder = {**info.recorder, **_account_of(path)}
     sites = {row["site"]: row for row in read_table(path / "sites", SITES, SITES.names).to_pylist()}
     last_step = max(latest_step(path / table, TABLES[table]) for table in ("steps", "stats"))
     return Progress(info, last_step, [sites[number] for number in sorted(sites)])
+
+
+def _account_of(path: Path) -> dict[str, Any]:
+    """What recording took of a run that was killed before it could say so, by its steps."""
+    names = ["recorded", "duration_secs", "recording_secs"]
+    steps = read_table(path / "steps", STEPS, names)
+    recorded, training, recording = (np.array(steps[name].to_pylist()) for name in names)
+    return {
+        "steps": steps.num_rows,
+        "recorded_steps": int(recorded.sum()),
+        "training_secs": float(training.sum()),
+        "recording_secs": float(recording.sum()),
+    }

@@ -26,10 +26,12 @@ class RowPacker:
         self._schema = schema
         self._names = tuple(schema.names)
         kinds = [_KINDS.get(str(field.type)) for field in schema]
-        is_able = native.is_available() and None not in kinds
-        self._kinds = b"".join(kind for kind in kinds if kind) if is_able else None
+        self.is_able = native.is_available() and None not in kinds
+        self._kinds = b"".join(kind for kind in kinds if kind)
 
     def pack(self, rows: list[dict[str, Any]]) -> Packed | None:
         """The rows, or None where Arrow has to do it: it says what is wrong with them."""
-        packed = None if self._kinds is None else native.pack_rows(rows, self._names, self._kinds)
+        if not self.is_able:
+            return None
+        packed = native.pack_rows(rows, self._names, self._kinds)
         return None if packed is None else Packed(self._schema, *packed)

@@ -20,6 +20,7 @@ import pyarrow as pa
 
 from backlight.errors import BacklightError
 from backlight.schema import RUN_FILE, TABLES, RunInfo
+from backlight.store.columns import batch_of
 from backlight.store.layout import parse
 from backlight.store.packed import Packed
 from backlight.store.recorded_flows import RecordedFlows, write_flows
@@ -138,7 +139,8 @@ class RunWriter:
         """Append rows that are given as dictionaries; nothing happens where there are none."""
         if not rows:
             return
-        batch = self._packers[table].pack(rows)
+        packer = self._packers[table]
+        batch = packer.pack(rows) if packer.is_able else batch_of(rows, TABLES[table])
         if batch is None:
             # By way of a struct: several times faster than column by column.
             columns = pa.array(rows, _ROWS[table])
