@@ -250,42 +250,50 @@ class Hand:
         return {name: p for name, p in self._parameters().items() if id(p) in held}
 
     def _before_update(self, optimizer: torch.optim.Optimizer) -> None:
+        iteration = self._update_iteration(optimizer)
         for name, parameter in self._held(optimizer).items():
             self._before[name] = copied(parameter)
-            self._note(name, "value", parameter, "parameter")
+            self._note(name, "value", parameter, "parameter", iteration=iteration)
             self._grads[name] = None if parameter.grad is None else copied(parameter.grad)
         self._made_before = {name: list(made) for name, made in self._made.items()}
 
     def _after_update(self, optimizer: torch.optim.Optimizer, number: int) -> None:
+        iteration = self._update_iteration(optimizer)
         for name, parameter in self._held(optimizer).items():
             if parameter.grad is not None:
-                self._see_applied(name, parameter.grad)
+                self._see_applied(name, parameter.grad, iteration)
                 change = copied(parameter) - self._before[name]
-                self._note(name, "update", change, "parameter")
-            self._see_states(name, optimizer.state.get(parameter, {}))
+                self._note(name, "update", change, "parameter", iteration=iteration)
+            self._see_states(name, optimizer.state.get(parameter, {}), iteration)
         self._end_update(number)
 
+    def _update_iteration(self, optimizer: torch.optim.Optimizer) -> int:
+        """An update is of the whole step, unless it had another one of the same optimizer."""
+        has_stepped = self._loop.optimizers.index(optimizer) in self._stepped
+        return self._iteration if has_stepped else 0
+
     def _without_update(self, optimizer: torch.optim.Optimizer) -> None:
+        iteration = self._update_iteration(optimizer)
         for name, parameter in self._held(optimizer).items():
-            self._note(name, "value", parameter, "parameter")
-            self._see_states(name, optimizer.state.get(parameter, {}))
+            self._note(name, "value", parameter, "parameter", iteration=iteration)
+            self._see_states(name, optimizer.state.get(parameter, {}), iteration)
         self._end_update(self._loop.optimizers.index(optimizer))
 
-    def _see_states(self, name: str, states: dict[str, Any]) -> None:
+    def _see_states(self, name: str, states: dict[str, Any], iteration: int) -> None:
         for key, state in states.items():
             for place, tensor in list(tensors_in(state, key))[:32] if key != "step" else ():
-                self._note(f"{name}:{place}", "value", tensor, "optimizer")
+                self._note(f"{name}:{place}", "value", tensor, "optimizer", iteration=iteration)
 
     def _end_update(self, number: int) -> None:
         self._stepped.add(number)
         if len(self._stepped) == len(self._loop.optimizers):
             self._end_step()
 
-    def _see_applied(self, name: str, grad: torch.Tensor) -> None:
+    def _see_applied(self, name: str, grad: torch.Tensor, iteration: int) -> None:
         made, applied = self._made_before.get(name, []), self._grads[name]
         if len(self._made[name]) > len(made):  # a closure has made another one meanwhile
             made, applied = self._made[name][-1:], copied(grad)
-        self.applied[self._step, self._iteration, name].append(Applied(applied, made))
+        self.applied[self._step, iteration, name].append(Applied(applied, made))
 
     def _end_step(self) -> None:
         held = set().union(*(self._held(optimizer) for optimizer in self._loop.optimizers))

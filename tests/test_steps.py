@@ -898,6 +898,21 @@ class TestSeveralUpdatesInOneStep:
             rows = find(run.path, f"{name}.weight", "update")
             assert [row["iteration"] for row in rows] == iterations
 
+    def test_after_micro_batches_is_of_the_step(self, root):
+        model, optimizer = simple()
+        with backlight.watch(model, optimizer, root=root, every=1) as run:
+            for _ in range(3):
+                for _ in range(4):
+                    model(torch.randn(5, 3)).mean().backward()
+                optimizer.step()
+                optimizer.zero_grad()
+        for step in range(3):
+            found = find(run.path, "0.weight", "grad", step=step)
+            assert [row["iteration"] for row in found] == [0, 1, 2, 3]
+            for quantity in ("value", "grad_applied", "update"):
+                (row,) = find(run.path, "0.weight", quantity, step=step)
+                assert row["iteration"] == 0
+
     def test_after_iterations_is_of_the_step(self, root):
         model, optimizer = simple()
         with backlight.watch(model, optimizer, root=root, every=1) as run, run.step():

@@ -476,6 +476,16 @@ class Recorder:
         if found is not None and self._course.is_open:
             self._after_update(found)
 
+    def _begin_update(self, optimizer: OptimizerCapture) -> None:
+        """Find the iteration that an update is of.
+
+        One that the user says, or where the optimizer has made another one in the step; the only
+        update, of micro-batches before it, is of the step, as what is seen before iterations is.
+        """
+        is_apart = self._is_in_iteration or optimizer.last_step == self._course.step
+        self._observer.update_iteration = self._observer.iteration if is_apart else 0
+        optimizer.last_step = self._course.step
+
     def before_scaled(self, optimizer: torch.optim.Optimizer, scaler: GradScaler) -> None:
         """A scaler of gradients is to step an optimizer, unless these are not finite."""
         self._before_scaled = self._course.passed_steps, self._updates
@@ -488,11 +498,14 @@ class Recorder:
         found = self._optimizers.find(optimizer)
         if found is None:
             return
-        if self._before_scaled == (self._course.passed_steps, self._updates):
-            found.left_out += 1
-            self._without_update(found)
-        else:
+        if self._before_scaled != (self._course.passed_steps, self._updates):
             found.left_out = 0
+            return
+        found.left_out += 1
+        try:
+            self._without_update(found)
+        except Exception as error:
+            self._guard.catch("ending a step without an update", error)
 
     def _before_update(self, optimizer: OptimizerCapture) -> None:
         if not self._course.is_open:
@@ -503,6 +516,7 @@ class Recorder:
                 with self._guard("following the graph"):
                     self._following.pause()
             try:
+                self._begin_update(optimizer)
                 self._observer.owned.before_update(optimizer)
                 self._tell_modes()
             except Exception as error:
@@ -527,6 +541,7 @@ class Recorder:
             started = _perf()
             self._left_out = max(self._left_out, optimizer.left_out)
             try:
+                self._begin_update(optimizer)
                 self._observer.owned.without_update(optimizer)
             except Exception as error:
                 self._guard.catch("reading parameters", error)

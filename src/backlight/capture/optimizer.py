@@ -78,6 +78,7 @@ class OptimizerCapture:
         self.reference = weakref.ref(optimizer)
         self.name = type(optimizer).__name__
         self.has_closure = False  # the step under way makes its gradients itself
+        self.last_step = -1  # that it made an update in, or was to make one
         self.left_out = 0  # updates in a row that a scaler of gradients did not make
         self._handles = [
             optimizer.register_step_pre_hook(before),

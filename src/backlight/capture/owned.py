@@ -231,7 +231,7 @@ class OwnedCapture:
             items.append((parameter, place.site, VALUE, None, place.room(parameter)))
         if not optimizer.has_closure:
             items += _applied(trained)
-        for unread in self._reducer.observe_many(items, self._sights.iteration):
+        for unread in self._reducer.observe_many(items, self._sights.update_iteration):
             if unread in moving:
                 moving[unread].is_before_known = False
 
@@ -256,14 +256,14 @@ class OwnedCapture:
                     site = self._state_site(place, name)
                     if site >= 0:
                         items.append((tensor, site, VALUE))
-        self._reducer.observe_many(items, self._sights.iteration)
+        self._reducer.observe_many(items, self._sights.update_iteration)
 
     def without_update(self, optimizer: OptimizerCapture) -> None:
         """An optimizer was to step and did not: its parameters, and what it keeps for them."""
         trained = self._trained(optimizer)
         self._reducer.observe_many(
             [(parameter, place.site, VALUE) for place, parameter in trained if place.site >= 0],
-            self._sights.iteration,
+            self._sights.update_iteration,
         )
         self.after_update(optimizer)
 

@@ -75,7 +75,7 @@ class Sights:
     """What an observer knows of the step under way."""
 
     recording_secs = 0.0
-    step = iteration = grad_code = 0
+    step = iteration = update_iteration = grad_code = 0
     is_open = has_backward = is_native = is_plain = is_quick = False
 
     def see(self, tensor: Any, site: int, units: int) -> bool:

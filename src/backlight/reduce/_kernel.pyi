@@ -94,6 +94,7 @@ class Sights:
     recording_secs: float
     step: int
     iteration: int
+    update_iteration: int
     grad_code: int
     is_open: bool
     has_backward: bool

@@ -154,7 +154,7 @@ static int run_batch(Sights *s, Batch *b, int64_t rows) {
     Crew crew;
     for (int64_t i = 0; i < rows; i++) {
         b->jobs[i].row.order = table->order + (int32_t)i;
-        b->jobs[i].row.iteration = s->iteration; /* that the update is made in */
+        b->jobs[i].row.iteration = s->update_iteration;
     }
     int failed = b->length && run_crew(&crew, b->jobs, b->length);
     if (!failed && add_jobs(&table->rows, b->jobs, rows)) {
@@ -508,6 +508,7 @@ static PyMemberDef sights_members[] = {
     MEMBER(Sights, T_DOUBLE, recording_secs, "What seeing took in the step."),
     MEMBER(Sights, T_LONGLONG, step, "The step under way."),
     MEMBER(Sights, T_INT, iteration, "Its iteration."),
+    MEMBER(Sights, T_INT, update_iteration, "The iteration that the update under way is of."),
     MEMBER(Sights, T_INT, grad_code, "The quantity of its gradients."),
     MEMBER(Sights, T_BOOL, is_open, "Whether a step is seen."),
     MEMBER(Sights, T_BOOL, has_backward, "Whether a gradient was seen since the last forward pass."),

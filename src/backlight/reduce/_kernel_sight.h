@@ -50,7 +50,7 @@ typedef struct {
     PyObject *hooked;       /* set: the sights (site, iteration) whose gradient is waited for */
     double recording_secs;
     int64_t step;
-    int iteration, grad_code;
+    int iteration, update_iteration, grad_code;
     char is_open, has_backward;
     char is_native; /* the kernel's statistics are all that is made of a tensor's elements */
     char is_plain;  /* and none of these are kept */
