@@ -213,7 +213,7 @@ def test_a_file_without_them_says_what_it_shows(
 ) -> None:
     monkeypatch.setattr(export_file, "_MOST_ITERATIONS", ITERATIONS - 1)
     exported = export_run(root / "net" / "whole", tmp_path / "less.html", most_steps=4)
-    assert "Heatmap, Numerics and Flow are there without single iterations." in exported.thinned
+    assert any("are there without single iterations." in each for each in exported.thinned)
     with opened(browser, exported.path) as (page, _):
         for view, shown in (
             ("heatmap", "the greatest of all"),

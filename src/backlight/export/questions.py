@@ -187,12 +187,20 @@ def flow_over_steps(
 
 def of_site(run: str, site: int, quantities: Iterable[str], detail: Detail) -> Iterator[Question]:
     """What is told of one site over all steps."""
-    points, columns = (("points", detail.points),), (("columns", detail.columns),)
+    points = (("points", detail.points),)
     for quantity in quantities:
         asked = (("quantity", quantity),)
         yield Question(f"{run}/sites/{site}/history", asked, points)
-        yield Question(f"{run}/sites/{site}/sketches", asked, columns)
+        yield sketches(run, site, quantity, detail)
         yield Question(f"{run}/sites/{site}/samples", asked, (("points", detail.points // 4),))
+
+
+def sketches(
+    run: str, site: int, quantity: str, detail: Detail, iteration: Parameters = NO_ITERATION
+) -> Question:
+    """How the values of one site are distributed over steps: of all iterations, or of one."""
+    asked = (("quantity", quantity), *iteration)
+    return Question(f"{run}/sites/{site}/sketches", asked, (("columns", detail.columns),))
 
 
 def flow_at(run: str, step: int, iteration: Parameters = NO_ITERATION) -> Question:
