@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -194,6 +195,38 @@ def test_what_is_pointed_at_in_the_heatmap_says_so_too(page: Page) -> None:
 
 def opened(browser: Browser, file: Path) -> Any:
     return watched_page(browser, file.as_uri(), offline=True)
+
+
+@pytest.mark.parametrize("width", [1000, 1280, 1440])
+@pytest.mark.parametrize("run", ["whole", "damaged"])
+def test_the_tools_of_a_heatmap_are_all_seen(
+    browser: Browser, address: str, run: str, width: int
+) -> None:
+    size = {"width": width, "height": 720}
+    with watched_page(browser, address, viewport=size) as (page, _):
+        page.goto(f"#/net/{run}/heatmap?step=2")
+        legend = page.get_by_role("img", name="Colours")
+        expect(legend).to_be_visible()
+        main = page.get_by_role("main").bounding_box()
+        box = legend.bounding_box()
+        assert main and box
+        assert box["x"] + box["width"] <= main["x"] + main["width"] + 1
+        for said in (".count", ".of"):
+            cut = page.locator(f".tools {said}").evaluate("e => e.scrollWidth - e.clientWidth")
+            assert cut <= 0, said
+
+
+def test_an_age_is_told_when_it_is_known(browser: Browser, address: str) -> None:
+    """While the steps are still on their way, a run is not as old as the calendar."""
+    with watched_page(browser, address) as (page, _):
+        held: list[Any] = []
+        page.route("**/net/whole/steps*", lambda route: held.append(route))
+        page.goto("#/net/whole/overview")
+        status = page.locator("header .status")
+        expect(status).to_contain_text("finished")
+        assert re.search(r"now|\d+ (s|min)$", status.inner_text().strip()), status.inner_text()
+        for route in held:
+            route.continue_()
 
 
 def test_an_exported_file_has_single_iterations(
