@@ -611,4 +611,5 @@ def test_sketches_of_one_iteration_and_kind(with_kinds: RunReader) -> None:
     ]
     assert told(iteration=2)[1] == (1, 3, 13.0, 13.0)
     assert len(told()) == 6
+    assert told(kind="neither") == []
     assert told(kind="long", columns=1) == [(1, 27, 11.0, 53.0)]
