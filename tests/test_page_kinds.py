@@ -21,6 +21,7 @@ from backlight.store.reader import RunReader
 pytestmark = pytest.mark.slow
 
 STEPS, LONG = 12, [0, 3, 6, 9]
+GAP, SIDE = 8, 76  # pixels between a distribution and its histogram, and those of the histogram
 expect.set_options(timeout=WAIT_SECS * 1000)
 
 
@@ -174,3 +175,40 @@ def test_an_exported_file_has_distributions_of_iterations_and_says_what_it_has_o
         expect(page.get_by_text("those over time are of all kinds")).to_be_visible()
         rows = saved(page, drawn.first)
         assert [float(row["count"]) for row in rows] == [8.0] * STEPS
+
+
+def test_an_exported_file_tells_of_all_formats_that_are_drawn(
+    browser: Browser, reader: RunReader, tmp_path: Path
+) -> None:
+    file = export_run(reader.path, tmp_path / "run.html").path.as_uri()
+    with watched_page(browser, file, offline=True) as (page, _):
+        page.goto(f"{file}#/net/one/numerics?filter=^state")
+        cards = page.get_by_label("Exponent histograms")
+        for name in ("fp32", "bf16", "fp16", "fp8 e5m2", "fp8 e4m3fn"):
+            expect(cards.get_by_text(name, exact=True).first).to_be_visible()
+
+
+def test_an_exported_file_keeps_a_distribution_apart_from_its_histogram(
+    browser: Browser, reader: RunReader, tmp_path: Path
+) -> None:
+    """Of the steps of a kind, which end before those of all, the lines end where the steps do."""
+    file = export_run(reader.path, tmp_path / "run.html").path.as_uri()
+    with watched_page(browser, file, offline=True) as (page, _):
+        page.goto(f"{file}#/net/one/tensor?step=6&site=state&kind=long")
+        drawn = page.get_by_role("img", name="Distribution of the value over steps")
+        expect(drawn).to_be_visible()
+        page.wait_for_timeout(300)
+        # Between the steps and the histogram at their right there is nothing.
+        found = drawn.locator("canvas").first.evaluate(
+            """(canvas, [gap, side]) => {
+                const ratio = devicePixelRatio || 1;
+                const copy = new OffscreenCanvas(canvas.width, canvas.height);
+                const context = copy.getContext("2d");
+                context.drawImage(canvas, 0, 0);
+                const x = canvas.width - (side + gap - 2) * ratio;
+                const { data } = context.getImageData(x, 0, 3, 0.6 * canvas.height);
+                return data.filter((_, i) => i % 4 === 3 && data[i] > 0).length;
+            }""",
+            [GAP, SIDE],
+        )
+        assert found == 0

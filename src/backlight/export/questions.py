@@ -32,6 +32,8 @@ NOT_ANSWERED: Final = frozenset(
     }
 )
 FORMATS: Final = ("float16", "bfloat16", "float8_e4m3fn", "float8_e5m2")
+EXPONENT_FORMATS: Final = ("float32", *FORMATS)
+"""Those that the page draws beside a histogram, unless others are chosen."""
 _SCALES: Final = ("0", "best")
 _MOST_SITES: Final = 64
 
@@ -170,7 +172,7 @@ def exponents(
     """
     asked: Parameters = (("quantity", quantity), ("step", step), *iteration)
     groups = [sites[i : i + _MOST_SITES] for i in range(0, len(sites), _MOST_SITES)]
-    told = (("formats", ",".join(FORMATS)),)
+    told = (("formats", ",".join(EXPONENT_FORMATS)),)
     return [
         Question(f"{run}/exponents", asked, (*told, ("sites", ",".join(map(str, group)))))
         for group in groups
