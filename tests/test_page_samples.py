@@ -212,6 +212,19 @@ def test_the_flow_is_of_the_sample(page: Page, reader: RunReader) -> None:
     expect(picture).to_have_count(0)
 
 
+def test_a_chosen_sample_stands_out_among_the_others(page: Page) -> None:
+    page.goto(f"#/net/sampled/tensor?step={STEP}&site=0:out.0&tab=samples&sample={SAMPLE}")
+    plot = page.get_by_role("figure", name="mean over steps").first
+    expect(plot).to_contain_text(f"sample {SAMPLE}")
+    items = plot.locator("li")
+    chosen = items.filter(has_text=f"sample {SAMPLE}").locator("i")
+    expect(chosen).to_have_attribute("style", re.compile("--accent"))
+    others = items.filter(has_not_text=f"sample {SAMPLE}").locator("i")
+    assert others.count() > 0
+    for other in others.all():
+        expect(other).to_have_attribute("style", re.compile("--faint"))
+
+
 def test_an_exported_file_says_that_it_has_whole_batches_here(
     browser: Browser, runs: Path, tmp_path: Path
 ) -> None:

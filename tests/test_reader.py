@@ -544,3 +544,72 @@ def test_a_heatmap_of_one_iteration(tmp_path: Path, is_compacted: bool) -> None:
     assert row("x", 1) == [1.0, 11.0, 21.0, 31.0]
     assert row("x", 7) == []
     assert len(row("weight", 1)) == 4  # seen once in a step
+
+
+@pytest.fixture(params=[False, True], ids=["streams", "parts"])
+def with_kinds(tmp_path: Path, request: pytest.FixtureRequest) -> RunReader:
+    """Steps of two kinds, of one and of three iterations; the last one alone sees `end`."""
+    model = torch.nn.Linear(2, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with backlight.watch(model, optimizer, project="p", name="r", root=tmp_path, every=1) as run:
+        for step in range(6):
+            with run.step(kind="long" if step % 2 else "short"):
+                iterations = 3 if step % 2 else 1
+                for iteration in range(iterations):
+                    with run.iteration():
+                        run.tensor("x", torch.full((3,), 10.0 * step + iteration + 1))
+                        if iteration == iterations - 1:
+                            run.tensor("end", torch.ones(1))
+                optimizer.zero_grad()
+                model(torch.ones(1, 2)).sum().backward()
+                optimizer.step()
+    if request.param:
+        compact(run.path)
+    reader = RunReader(run.path)
+    reader.refresh()
+    return reader
+
+
+def number_of(reader: RunReader, name: str) -> int:
+    return next(row["site"] for row in reader.sites().to_pylist() if row["name"] == name)
+
+
+def test_a_heatmap_of_one_kind_of_steps(with_kinds: RunReader) -> None:
+    table = with_kinds.heatmap(statistic="abs_max", kind="long")
+    assert table.schema.metadata[b"columns"] == b"[[1, 1], [3, 3], [5, 5]]"
+    x = number_of(with_kinds, "x")
+    assert [row["value"] for row in table.to_pylist() if row["site"] == x] == [13.0, 33.0, 53.0]
+    both = with_kinds.heatmap(statistic="abs_max", kind="long", iteration=0).to_pylist()
+    assert [row["value"] for row in both if row["site"] == x] == [11.0, 31.0, 51.0]
+    assert with_kinds.heatmap(kind="neither").num_rows == 0
+
+
+def test_what_one_later_iteration_saw_is_not_in_others(with_kinds: RunReader) -> None:
+    end = number_of(with_kinds, "end")
+    seen = {
+        iteration: [
+            row["column"]
+            for row in with_kinds.heatmap(statistic="rms", iteration=iteration).to_pylist()
+            if row["site"] == end
+        ]
+        for iteration in (1, 2)
+    }
+    # Steps of one iteration belong to each; those of three saw it in their last.
+    assert seen == {1: [0, 2, 4], 2: [0, 1, 2, 3, 4, 5]}
+
+
+def test_sketches_of_one_iteration_and_kind(with_kinds: RunReader) -> None:
+    def told(**asked: Any) -> list[tuple[int, int, float, float]]:
+        rows = with_kinds.sketches(number_of(with_kinds, "x"), **asked).to_pylist()
+        return [(row["first_step"], row["count"], row["min"], row["max"]) for row in rows]
+
+    assert told(kind="long") == [(1, 9, 11.0, 13.0), (3, 9, 31.0, 33.0), (5, 9, 51.0, 53.0)]
+    assert told(kind="long", iteration=1) == [
+        (1, 3, 12.0, 12.0),
+        (3, 3, 32.0, 32.0),
+        (5, 3, 52, 52),
+    ]
+    assert told(iteration=2)[1] == (1, 3, 13.0, 13.0)
+    assert len(told()) == 6
+    assert told(kind="neither") == []
+    assert told(kind="long", columns=1) == [(1, 27, 11.0, 53.0)]

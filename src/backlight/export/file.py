@@ -34,6 +34,7 @@ from backlight.export.questions import (
     of_step,
     precisions,
     quantities_of,
+    sketches,
 )
 from backlight.export.steps import in_order_of_use
 from backlight.serve.responses import arrow_bytes
@@ -137,7 +138,7 @@ class _Export:
             self.on_progress("sites", count / len(sites))
             self._put(self._of_site(site, detail))
         self.packs.close()
-        self._tell_of_iterations(detail)
+        self._tell_of_iterations(sites, detail)
         if not detail.is_exact:
             self.thinned.append(f"Numbers are cut to {DIGITS} significant digits.")
         if replace(detail, is_exact=True) != LEVELS[0]:
@@ -155,19 +156,28 @@ class _Export:
             self.on_progress("heatmaps", count / len(maps))
             self._put([question])
 
-    def _tell_of_iterations(self, detail: Detail) -> None:
+    def _tell_of_iterations(self, sites: list[dict[str, Any]], detail: Detail) -> None:
         """The same pictures of each iteration, where there are several and they fit."""
         if self.deepest == 1:
             return
         iterations = [at_iteration(number) for number in range(self.deepest)]
         maps = [each for iteration in iterations for each in self._maps(detail, iteration)]
+        slices = [
+            sketches(self.path, site["site"], quantity, detail, iteration)
+            for site in sites
+            for quantity in quantities_of(site["tensor_class"], self.quantities)
+            for iteration in iterations
+        ]
         is_few = self.deepest <= _MOST_ITERATIONS
-        if is_few and self._size_of_maps(maps) <= _ITERATIONS_SHARE * self._left_bytes:
-            self._put_maps(maps)
+        needed = sum(map(self._size_of_maps, (maps, slices))) if is_few else 0.0
+        if is_few and needed <= _ITERATIONS_SHARE * self._left_bytes:
+            self._put_maps([*maps, *slices])
             self.packs.close()
             self.iterations = iterations
         else:
-            self.thinned.append("Heatmap, Numerics and Flow are there without single iterations.")
+            self.thinned.append(
+                "Heatmaps, distributions, Numerics and Flow are there without single iterations."
+            )
 
     def _size_of_maps(self, maps: list[Question]) -> float:
         """What pictures take, told from a few of them."""

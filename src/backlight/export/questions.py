@@ -32,6 +32,8 @@ NOT_ANSWERED: Final = frozenset(
     }
 )
 FORMATS: Final = ("float16", "bfloat16", "float8_e4m3fn", "float8_e5m2")
+EXPONENT_FORMATS: Final = ("float32", *FORMATS)
+"""Those that the page draws beside a histogram, unless others are chosen."""
 _SCALES: Final = ("0", "best")
 _MOST_SITES: Final = 64
 
@@ -170,7 +172,7 @@ def exponents(
     """
     asked: Parameters = (("quantity", quantity), ("step", step), *iteration)
     groups = [sites[i : i + _MOST_SITES] for i in range(0, len(sites), _MOST_SITES)]
-    told = (("formats", ",".join(FORMATS)),)
+    told = (("formats", ",".join(EXPONENT_FORMATS)),)
     return [
         Question(f"{run}/exponents", asked, (*told, ("sites", ",".join(map(str, group)))))
         for group in groups
@@ -187,12 +189,20 @@ def flow_over_steps(
 
 def of_site(run: str, site: int, quantities: Iterable[str], detail: Detail) -> Iterator[Question]:
     """What is told of one site over all steps."""
-    points, columns = (("points", detail.points),), (("columns", detail.columns),)
+    points = (("points", detail.points),)
     for quantity in quantities:
         asked = (("quantity", quantity),)
         yield Question(f"{run}/sites/{site}/history", asked, points)
-        yield Question(f"{run}/sites/{site}/sketches", asked, columns)
+        yield sketches(run, site, quantity, detail)
         yield Question(f"{run}/sites/{site}/samples", asked, (("points", detail.points // 4),))
+
+
+def sketches(
+    run: str, site: int, quantity: str, detail: Detail, iteration: Parameters = NO_ITERATION
+) -> Question:
+    """How the values of one site are distributed over steps: of all iterations, or of one."""
+    asked = (("quantity", quantity), *iteration)
+    return Question(f"{run}/sites/{site}/sketches", asked, (("columns", detail.columns),))
 
 
 def flow_at(run: str, step: int, iteration: Parameters = NO_ITERATION) -> Question:

@@ -26,7 +26,7 @@ from backlight.serve.findings import Diagnoses
 from backlight.serve.flow import flow_at, flow_history
 from backlight.serve.responses import arrow_response, json_response
 
-_PRECISION_WORDS: Final = ("format", "quantity", "scale", "sample")
+_PRECISION_WORDS: Final = ("format", "quantity", "scale", "sample", "kind")
 
 
 def formats(_: Request) -> Response:
@@ -75,7 +75,8 @@ def flow(request: Request) -> Response:
 def flow_over_steps(request: Request) -> Response:
     """The gradient's norm at each tensor, and what came by its skip connection, over steps."""
     numbers = {name: number(request, name) for name in ("iteration", "columns")}
-    asked = given(**numbers, sample=one_sample_of(request))
+    kind = request.query_params.get("kind")
+    asked = given(**numbers, kind=kind, sample=one_sample_of(request))
     step = needed(request, "step")
     return arrow_response(flow_history(reader_of(request), graphs_of(request), step, **asked))
 
@@ -89,10 +90,10 @@ def parting(request: Request) -> Response:
 
 def differences(request: Request) -> Response:
     """One statistic of two runs at their common sites and steps."""
-    asked = {name: request.query_params.get(name) for name in ("quantity", "statistic")}
+    asked = {name: request.query_params.get(name) for name in ("quantity", "statistic", "kind")}
+    numbers = {name: number(request, name) for name in ("columns", "iteration")}
     runs = reader_of(request), other_reader_of(request)
-    columns = number(request, "columns")
-    return arrow_response(differences_of(*runs, **given(**asked, columns=columns)))
+    return arrow_response(differences_of(*runs, **given(**asked, **numbers)))
 
 
 def structure(request: Request) -> Response:

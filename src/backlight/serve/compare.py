@@ -44,6 +44,8 @@ def differences_of(
     quantity: str = "value",
     statistic: str = "rms",
     columns: int = 300,
+    iteration: int | None = None,
+    kind: str | None = None,
 ) -> pa.Table:
     """One statistic of both runs at common sites and steps."""
     for what, value, known in (
@@ -55,7 +57,13 @@ def differences_of(
     if not 0 < columns <= 2000:
         raise BacklightError(f"'columns' is {columns}: use a number from 1 to 2000.")
     table, ranges, used = differences(
-        one, other, quantity=quantity, statistic=statistic, columns=columns
+        one,
+        other,
+        quantity=quantity,
+        statistic=statistic,
+        columns=columns,
+        iteration=iteration,
+        kind=kind,
     )
     return table.replace_schema_metadata({"columns": json.dumps(ranges), "steps": json.dumps(used)})
 

@@ -94,6 +94,7 @@ def flow_history(
     iteration: int | None = None,
     columns: int = 300,
     sample: OneSample | None = None,
+    kind: str | None = None,
 ) -> pa.Table:
     """`site, column, norm, skip_share, nans, infs` of every tensor of a step's graph, over steps.
 
@@ -103,11 +104,12 @@ def flow_history(
         raise BacklightError(f"'columns' is {columns}: use a number from 1 to 2000.")
     at_step = _gradients(reader, step, step)
     graph, _ = _graph(reader, graphs, step, _norms(at_step, _iteration(at_step, iteration)))
-    steps = _thinned(reader, columns)
+    recorded = reader.recorded_steps(kind)
+    steps = _thinned(reader, recorded, columns)
     rows = _gradients_over(reader, steps) if sample is None else _of_sample(sample, steps)
     matrix = _Matrix(rows, steps, iteration)
     said = {"columns": json.dumps([[int(s), int(s)] for s in steps])}
-    said["steps"] = json.dumps([len(steps), len(reader.snapshot.recorded_steps)])
+    said["steps"] = json.dumps([len(steps), len(recorded)])
     return matrix.cells(graph).replace_schema_metadata(said)
 
 
@@ -259,10 +261,12 @@ def _number(value: Any) -> float | None:
     return None if np.isnan(value) else float(value)
 
 
-def _thinned(reader: RunReader, columns: int) -> npt.NDArray[np.int64]:
-    """At most so many of the recorded steps, evenly, the newest always."""
-    steps = reader.snapshot.recorded_steps
-    rows_per_step = reader.snapshot.rows["stats"] / max(1, len(steps))
+def _thinned(
+    reader: RunReader, steps: npt.NDArray[np.int64], columns: int
+) -> npt.NDArray[np.int64]:
+    """At most so many of some recorded steps, evenly, the newest always."""
+    snapshot = reader.snapshot
+    rows_per_step = snapshot.rows["stats"] / max(1, len(snapshot.recorded_steps))
     most = int(max(1, min(columns, len(steps), _MOST_ROWS / max(1.0, rows_per_step))))
     places = len(steps) - 1 - np.arange(most) * len(steps) // most
     return np.asarray(steps[np.sort(places)]) if len(steps) else steps

@@ -113,6 +113,7 @@ def heatmap(request: Request) -> Response:
         first=number(request, "first"),
         last=number(request, "last"),
         iteration=number(request, "iteration"),
+        kind=request.query_params.get("kind"),
     )
     shown = one_sample_of(request) or reader_of(request)
     return arrow_response(shown.heatmap(**asked))
@@ -148,9 +149,10 @@ def history(request: Request) -> Response:
 
 def sketches(request: Request) -> Response:
     """The histograms of one quantity at one site."""
-    quantity, columns = request.query_params.get("quantity"), number(request, "columns")
+    said = {name: request.query_params.get(name) for name in ("quantity", "kind")}
+    numbers = {name: number(request, name) for name in ("columns", "iteration")}
     reader, site = site_of(request)
-    return arrow_response(reader.sketches(site, **given(quantity=quantity, columns=columns)))
+    return arrow_response(reader.sketches(site, **given(**said, **numbers)))
 
 
 def values(request: Request) -> Response:

@@ -16,6 +16,7 @@ from backlight.schema import QUANTITIES
 from backlight.serve.kept_values import ValueFiles
 from backlight.serve.sample_values import said_of, sample_over_steps, value_rows
 from backlight.store.formats import known_formats
+from backlight.store.iterations import of_iteration
 from backlight.store.one_sample import SampleKey
 from backlight.store.precision import SKETCHED, best_scale, best_scales, has_sketch, losses
 from backlight.store.reader import RunReader
@@ -50,13 +51,14 @@ class Numerics:
         sites: Sequence[int] | None = None,
         iteration: int | None = None,
         sample: str | None = None,
+        kind: str | None = None,
     ) -> pa.Table:
         """`site, column, overflow, underflow, subnormal, nans, infs`: shares of all elements.
 
         `scale` is the power of two that all is multiplied by first, or `best`: of each tensor the
         one that loses about least, which is none where no scale helps. Of each step it is about
         one iteration, which is the last unless another is said. With a `sample` it is about that
-        one, where all its values were kept.
+        one, where all its values were kept; with a `kind`, about steps of that kind alone.
         """
         _check(quantity, columns)
         power = _power(scale)
@@ -64,8 +66,8 @@ class Numerics:
         chosen = None if sites is None else tuple(sorted(sites))
 
         def read() -> SketchSample:
+            steps = reader.told_steps(kind)
             if sample is None:
-                steps = reader.told_steps()
                 return sample_sketches(snapshot, quantity, steps, columns, chosen)
             return sample_over_steps(
                 self._files,
@@ -73,10 +75,11 @@ class Numerics:
                 SampleKey.of(sample),
                 quantity=quantity,
                 columns=columns,
+                steps=steps,
                 sites=chosen,
             )
 
-        key = (*_version(reader), quantity, columns, chosen, sample)
+        key = (*_version(reader), quantity, columns, chosen, sample, kind)
         found: SketchSample = self._kept(self._samples, key, read)
         return _cells(found, format, power, iteration).replace_schema_metadata(said_of(found))
 
@@ -135,31 +138,6 @@ def formats() -> dict[str, Any]:
     """The number formats that there are to ask about, with what each can hold."""
     names = ("name", "overflow", "negative_overflow", "underflow", "normal")
     return {"formats": [{name: getattr(each, name) for name in names} for each in known_formats()]}
-
-
-def of_iteration(rows: pa.Table, iteration: int | None) -> pa.Table:
-    """The rows of one iteration of each site and step; of the last for None.
-
-    What was seen once, before or after all iterations, belongs to each of them.
-
-    >>> rows = pa.table({"site": [1, 1, 2], "step": [5, 5, 5], "iteration": [0, 1, 0]})
-    >>> of_iteration(rows, None).to_pydict()
-    {'site': [1, 2], 'step': [5, 5], 'iteration': [1, 0]}
-    >>> of_iteration(rows, 0).num_rows, of_iteration(rows, 7)["site"].to_pylist()
-    (2, [2])
-    """
-    if rows.num_rows == 0:
-        return rows
-    site, number = rows["site"].to_numpy().astype(np.int64), rows["iteration"].to_numpy()
-    order, starts = grouped(site, np.unique(rows["step"].to_numpy(), return_inverse=True)[1])
-    lengths = np.diff(np.append(starts, len(order)))
-    ends = (np.minimum, np.maximum)
-    first, last = (np.repeat(end.reduceat(number[order], starts), lengths) for end in ends)
-    is_once = (first == last) & (last <= 0)
-    wanted = last if iteration is None else np.where(is_once, last, iteration)
-    is_asked = np.empty(len(order), bool)
-    is_asked[order] = number[order] == wanted
-    return rows.filter(pa.array(is_asked))
 
 
 def _cells(

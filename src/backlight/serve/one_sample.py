@@ -19,7 +19,8 @@ from backlight.serve.sample_values import (
     sample_over_steps,
     value_rows,
 )
-from backlight.store.heatmap import CELLS, Columns, cells_of, of_iteration, single_columns
+from backlight.store.heatmap import CELLS, Columns, cells_of, single_columns
+from backlight.store.iterations import of_iteration
 from backlight.store.one_sample import KNOWN, PLACE, SampleKey, sample_rows
 from backlight.store.reader import RunReader, check_one_of, check_positive
 from backlight.store.tiles import matching
@@ -56,6 +57,7 @@ class OneSample:
         first: int | None = None,
         last: int | None = None,
         iteration: int | None = None,
+        kind: str | None = None,
     ) -> pa.Table:
         """`site, column, value, nans, infs` of the sample over recorded steps, as of whole batches.
 
@@ -63,7 +65,7 @@ class OneSample:
         """
         _check(quantity, statistic)
         check_positive("columns", columns)
-        steps = self._reader.steps_between(first, last)
+        steps = self._reader.steps_between(first, last, kind)
         if statistic in VALUE_STATISTICS:
             read = sample_over_steps(
                 self._files, self._reader, self.key, quantity=quantity, columns=columns, steps=steps

@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 
 from backlight.schema import QUANTITIES
 from backlight.store.heatmap import Columns
+from backlight.store.iterations import of_iteration
 from backlight.store.reader import RunReader
 from backlight.store.snapshot import Snapshot
 from backlight.store.tiles import UPDATE_RATIO, made_of, row_quantities, shown, with_ratios
@@ -225,26 +226,36 @@ def _real(column: pa.ChunkedArray) -> Real:
 
 
 def differences(
-    one: RunReader, other: RunReader, *, quantity: str, statistic: str, columns: int
+    one: RunReader,
+    other: RunReader,
+    *,
+    quantity: str,
+    statistic: str,
+    columns: int,
+    iteration: int | None = None,
+    kind: str | None = None,
 ) -> tuple[pa.Table, list[list[int]], list[int]]:
     """One statistic of both runs over common steps: `site, column, one, other, nans, infs`.
 
-    Where a column holds several steps, it shows the one at which both differ most, relatively. Also
-    each column's first and last step, and how many of how many common steps were read.
+    It is about one iteration, the last unless another is said, and about steps of one kind of the
+    first run, if one is said. Where a column holds several steps, it shows the one at which both
+    differ most, relatively. Also each column's first and last step, and how many of how many common
+    steps were read.
     """
     shared = common(one.snapshot, other.snapshot)
+    asked = shared.steps[np.isin(shared.steps, one.recorded_steps(kind))]
     most = max(1, _MOST_ROWS // max(1, len(shared.sites)))
-    steps = shared.steps[_evenly(len(shared.steps), most)]
+    steps = asked[_evenly(len(asked), most)]
     width = min(columns, len(steps))
     placed = Columns(steps, np.arange(len(steps)) * width // max(1, len(steps)))
     needed = ["step", "iteration", "site", "quantity", "nans", "infs"]
     needed = list(dict.fromkeys([*needed, *made_of(statistic)]))
     found = []
     for run, sites in ((one, shared.sites), (other, shared.other_sites)):
-        matrix = _matrix(run.snapshot, steps, sites, needed, quantity, statistic)
+        matrix = _matrix(run.snapshot, steps, sites, needed, quantity, statistic, iteration)
         found.append(matrix)
     table = _cells(found, shared.sites, placed)
-    return table, placed.ranges, [len(steps), len(shared.steps)]
+    return table, placed.ranges, [len(steps), len(asked)]
 
 
 def _matrix(
@@ -254,8 +265,9 @@ def _matrix(
     names: list[str],
     quantity: str,
     statistic: str,
+    iteration: int | None,
 ) -> tuple[Real, Real, Real, npt.NDArray[np.bool_]]:
-    """The last iteration's value, NaNs and infinities at each site and step; and if it has one."""
+    """An iteration's value, NaNs and infinities at each site and step; and if it has one."""
     shape = (len(sites), len(steps))
     value, nans, infs = np.full(shape, np.nan), np.zeros(shape), np.zeros(shape)
     is_there = np.zeros(shape, bool)
@@ -265,9 +277,10 @@ def _matrix(
         quantities = pa.array(row_quantities(quantity, statistic), pa.string())
         rows = rows.filter(pc.field("quantity").isin(quantities))
         rows = with_ratios(rows) if statistic == UPDATE_RATIO else rows
+        rows = of_iteration(rows, iteration)
         if rows.num_rows == 0:
             continue
-        # The last written wins: the highest iteration, of the lowest rank.
+        # The last written wins: that of the lowest rank.
         rows = rows.sort_by([("rank", "descending"), ("iteration", "ascending")])
         row = order[np.searchsorted(sites[order], rows["site"].to_numpy())]
         column = np.searchsorted(steps, rows["step"].to_numpy())

@@ -101,22 +101,6 @@ def single_columns(steps: Steps, wanted: int, rows_per_step: float) -> Columns:
     return step_columns(steps, wanted)
 
 
-def of_iteration(rows: pa.Table, iteration: int) -> pa.Table:
-    """The rows of an iteration, and of each step those of sites that were seen once in it.
-
-    >>> rows = pa.table({"site": [1, 1, 2], "step": [5, 5, 5], "iteration": [0, 1, 0]})
-    >>> of_iteration(rows, 1)["site"].to_pylist()
-    [1, 2]
-    """
-    site, step = rows["site"].to_numpy(), rows["step"].to_numpy()
-    order = np.lexsort((site, step))
-    is_other = (np.diff(site[order]) != 0) | (np.diff(step[order]) != 0)
-    is_first = np.append(True, is_other)[: len(order)]
-    is_once = np.empty(len(order), bool)
-    is_once[order] = is_first & np.append(is_first[1:], True)[: len(order)]
-    return rows.filter(pa.array(is_once | (rows["iteration"].to_numpy() == iteration)))
-
-
 def distinct(values: Steps) -> Steps:
     """What there is of values that ascend.
 

@@ -115,7 +115,7 @@ _NONE: Final = np.empty(0, np.int64)
 
 def as_slices(columns: Columns, pieces: list[pa.Table]) -> pa.Table:
     """The sketches of a history as `SLICES`: of rows with a `step`, or of blocks with a `block`."""
-    found = [_placed(columns, each) for each in pieces if each.num_rows]
+    found = [_placed(columns, each) for each in pieces if each.num_rows and len(columns.steps)]
     if not found:
         return pa.Table.from_batches([], SLICES)
     # Columns of which nothing is left are none.

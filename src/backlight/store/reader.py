@@ -18,13 +18,8 @@ import pyarrow.compute as pc
 from backlight.errors import BacklightError
 from backlight.schema import QUANTITIES, RUN_FILE, SITES, TABLES, RunInfo
 from backlight.store.follow import Change, GrowingTable, TableFollower
-from backlight.store.heatmap import (
-    cells_of,
-    columns_of,
-    distinct,
-    of_iteration,
-    single_columns,
-)
+from backlight.store.heatmap import cells_of, columns_of, distinct, single_columns, step_columns
+from backlight.store.iterations import of_iteration
 from backlight.store.layout import Source
 from backlight.store.merged_sketches import as_slices, slices_of
 from backlight.store.own import own_names
@@ -277,21 +272,23 @@ class RunReader:
         last: int | None = None,
         sites: Collection[int] | None = None,
         iteration: int | None = None,
+        kind: str | None = None,
     ) -> pa.Table:
         """`site, column, value, nans, infs` over recorded steps.
 
         The metadata has each column's steps, and how many recorded ones the fullest column holds.
 
         A screen shows a few hundred rows: `sites` says which, and makes the rest cost nothing. Of
-        one iteration nothing was aggregated before, so of a very long run some steps are read.
+        one iteration or one kind of steps nothing was aggregated before, so of a very long run some
+        steps are read.
         """
         check_one_of("quantity", quantity, QUANTITIES)
         check_one_of("statistic", statistic, self.statistics)
         check_positive("columns", columns)
         snapshot = self._snapshot
-        steps = self.steps_between(first, last)
+        steps = self.steps_between(first, last, kind)
         rows_per_step = snapshot.rows["stats"] / max(1, len(snapshot.recorded_steps))
-        choose = columns_of if iteration is None else single_columns
+        choose = columns_of if iteration is None and kind is None else single_columns
         asked = choose(steps, columns, rows_per_step)
         sites = sites if row_quantities(quantity, statistic) else ()
         needed = ["site", "step", "quantity", "nans", "infs", *made_of(statistic)]
@@ -313,18 +310,33 @@ class RunReader:
         said = {"columns": json.dumps(asked.ranges), "fullest": json.dumps(asked.fullest)}
         return table.replace_schema_metadata(said)
 
-    def steps_between(self, first: int | None, last: int | None) -> npt.NDArray[np.int64]:
-        """The told steps from one to another."""
-        steps = self.told_steps()
+    def steps_between(
+        self, first: int | None, last: int | None, kind: str | None = None
+    ) -> npt.NDArray[np.int64]:
+        """The told steps from one to another, of a kind or of all."""
+        steps = self.told_steps(kind)
         start = 0 if first is None else int(np.searchsorted(steps, first, side="left"))
         stop = len(steps) if last is None else int(np.searchsorted(steps, last, side="right"))
         return steps[start:stop]
 
-    def told_steps(self) -> npt.NDArray[np.int64]:
+    def told_steps(self, kind: str | None = None) -> npt.NDArray[np.int64]:
         """The steps that have statistics, and where some are damaged those that had.
 
         Of a run that is whole these are the same, but for a step that is just being written.
         """
+        return self._of_kind(self._all_told_steps(), kind)
+
+    def recorded_steps(self, kind: str | None = None) -> npt.NDArray[np.int64]:
+        """The steps that have statistics, of a kind or of all."""
+        return self._of_kind(self._snapshot.recorded_steps, kind)
+
+    def _of_kind(self, steps: npt.NDArray[np.int64], kind: str | None) -> npt.NDArray[np.int64]:
+        if kind is None:
+            return steps
+        known = self._snapshot.held["steps"]
+        return steps[np.isin(steps, known["step"].filter(pc.equal(known["kind"], kind)).to_numpy())]
+
+    def _all_told_steps(self) -> npt.NDArray[np.int64]:
         snapshot, follower = self._snapshot, self._followers["stats"]
         if not follower.problems and not (self.info.ended is not None and follower.torn):
             return snapshot.recorded_steps
@@ -375,15 +387,33 @@ class RunReader:
             last = self._last_step = ref(snapshot), step, query("step", {"stats": rows})
         return last[2]
 
-    def sketches(self, site: int, *, quantity: str = "value", columns: int = 200) -> pa.Table:
-        """The sketches of one quantity at one site, merged to at most `columns`."""
+    def sketches(
+        self,
+        site: int,
+        *,
+        quantity: str = "value",
+        columns: int = 200,
+        iteration: int | None = None,
+        kind: str | None = None,
+    ) -> pa.Table:
+        """The sketches of one quantity at one site, merged to at most `columns`.
+
+        They are of all iterations and all kinds of steps, unless one is said.
+        """
         check_one_of("quantity", quantity, QUANTITIES)
         check_positive("columns", columns)
         snapshot = self._snapshot
-        seen = snapshot.of_sites([site], ["step", "site", "quantity"])
-        is_asked = pc.equal(seen["quantity"], quantity)
-        asked = slices_of(distinct(np.sort(seen["step"].filter(is_asked).to_numpy())), columns)
-        return as_slices(asked, snapshot.for_slices(site, quantity, asked.level))
+        seen = snapshot.of_sites([site], ["step", "site", "quantity", "iteration"])
+        seen = seen.filter(pc.equal(seen["quantity"], quantity))
+        is_single = iteration is not None or kind is not None
+        seen = seen if iteration is None else of_iteration(seen, iteration)
+        steps = self._of_kind(distinct(np.sort(seen["step"].to_numpy())), kind)
+        # Blocks were merged of all that was seen in their steps.
+        asked = step_columns(steps, columns) if is_single else slices_of(steps, columns)
+        rows = snapshot.for_slices(site, quantity, asked.level)
+        if iteration is not None:
+            rows = [of_iteration(each, iteration) for each in rows]
+        return as_slices(asked, rows)
 
     def summary(self) -> dict[str, Any]:
         """How far the run is, its loss, and what recording cost."""

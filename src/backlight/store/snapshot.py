@@ -27,7 +27,7 @@ from backlight.store.tiles import TILES, UPDATE_RATIO, row_quantities, with_rati
 LARGE_TABLES: Final = ("stats", "samples", "calls")
 """Tables whose parts are not held in memory."""
 
-SLICED: Final = ("step", *(name for name in MERGED.names if name != "block"))
+SLICED: Final = ("step", "iteration", *(name for name in MERGED.names if name != "block"))
 """What a distribution over steps is made of."""
 
 

@@ -39,6 +39,8 @@ export interface PrecisionQuery {
   iteration: number | null;
   /** One sample alone; null for whole batches. */
   sample: string | null;
+  /** Steps of one kind alone; null for all. */
+  kind: string | null;
 }
 
 export async function precision(
@@ -150,13 +152,22 @@ export interface FlowHistory {
   steps: Read;
 }
 
+export interface FlowHistoryQuery {
+  step: number;
+  iteration: number | null;
+  columns: number;
+  sample: string | null;
+  /** Steps of one kind alone; null for all. */
+  kind: string | null;
+}
+
 export async function flowHistory(
   from: Connector,
   id: string,
-  query: { step: number; iteration: number | null; columns: number; sample: string | null },
+  query: FlowHistoryQuery,
   signal?: AbortSignal,
 ): Promise<FlowHistory> {
-  const table = await from.arrow(`${runPath(id)}/flow_history`, query, signal);
+  const table = await from.arrow(`${runPath(id)}/flow_history`, { ...query }, signal);
   return {
     norm: matrixOf(table, "norm"),
     skip: matrixOf(table, "skip_share", true),
@@ -214,6 +225,10 @@ export interface DifferencesQuery {
   quantity: string;
   statistic: string;
   columns: number;
+  /** Null for the last. */
+  iteration: number | null;
+  /** Steps of one kind alone; null for all. */
+  kind: string | null;
 }
 
 export interface Differences {

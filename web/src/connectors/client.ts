@@ -18,6 +18,7 @@ import type {
   ScalarsQuery,
   Site,
   SiteQuery,
+  SketchesQuery,
   SketchSlice,
   StepFacts,
   Steps,
@@ -38,10 +39,12 @@ const HISTORY_FACTS = ["step", "kind", "iteration", "dtype", "shape"];
 export class Client implements Connector {
   readonly about: readonly string[];
   readonly hasIterations: boolean;
+  readonly hasKinds: boolean;
 
   constructor(private readonly transport: Transport) {
     this.about = transport.about ?? [];
     this.hasIterations = transport.hasIterations ?? true;
+    this.hasKinds = transport.hasKinds ?? true;
   }
 
   async runs(signal?: AbortSignal): Promise<RunList> {
@@ -151,10 +154,10 @@ export class Client implements Connector {
     }));
   }
 
-  async sketches(id: string, query: SiteQuery, signal?: AbortSignal): Promise<SketchSlice[]> {
-    const { site, quantity, limit: columns } = query;
+  async sketches(id: string, query: SketchesQuery, signal?: AbortSignal): Promise<SketchSlice[]> {
+    const { site, limit: columns, ...asked } = query;
     const path = `${runPath(id)}/sites/${site}/sketches`;
-    const table = await this.arrow(path, { quantity, columns }, signal);
+    const table = await this.arrow(path, { ...asked, columns }, signal);
     return table.toArray() as SketchSlice[];
   }
 

@@ -22,7 +22,7 @@ export interface Connector {
   graph(id: string, step: number, signal?: AbortSignal): Promise<GraphAnswer>;
   moment(id: string, query: MomentQuery, signal?: AbortSignal): Promise<Moment>;
   history(id: string, query: SiteQuery, signal?: AbortSignal): Promise<HistoryRow[]>;
-  sketches(id: string, query: SiteQuery, signal?: AbortSignal): Promise<SketchSlice[]>;
+  sketches(id: string, query: SketchesQuery, signal?: AbortSignal): Promise<SketchSlice[]>;
   eventLog(id: string, signal?: AbortSignal): Promise<Told<EventRow>>;
   calls(id: string, step: number, signal?: AbortSignal): Promise<Beside<Call>>;
   samples(id: string, step: number, signal?: AbortSignal): Promise<KeptSample[]>;
@@ -39,8 +39,10 @@ export interface Connector {
   labOf(id: string): string | null;
   /** Sentences about where the data comes from, if it is not all of it. */
   readonly about: readonly string[];
-  /** Whether Heatmap, Numerics and Flow can be asked for single iterations. */
+  /** Whether heatmaps, distributions, Numerics and Flow can be asked for single iterations. */
   readonly hasIterations: boolean;
+  /** Whether pictures over steps can be asked for steps of one kind alone. */
+  readonly hasKinds: boolean;
   /** Calls back at once and after each change, until the function that it returns is called. */
   watchRuns(watcher: Watcher<Summary[]>): () => void;
   watchRun(id: string, watcher: Watcher<RunChange>): () => void;
@@ -186,6 +188,8 @@ export interface HeatmapQuery {
   iteration?: number | null;
   /** Only this one; null for whole batches. */
   sample?: string | null;
+  /** Only steps of this one; null for all. */
+  kind?: string | null;
 }
 
 export interface MomentQuery {
@@ -207,6 +211,13 @@ export interface SiteQuery {
   quantity: string;
   /** At most about this many rows. */
   limit: number;
+}
+
+export interface SketchesQuery extends SiteQuery {
+  /** Only this one; null for all. */
+  iteration: number | null;
+  /** Only steps of this one; null for all. */
+  kind: string | null;
 }
 
 /** The statistics of one quantity of one site at one iteration of a step. */

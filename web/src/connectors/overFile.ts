@@ -35,6 +35,9 @@ export class OverFile implements Transport {
     return !this.contents.ignored.includes("iteration");
   }
 
+  /** Of one kind there are only its steps themselves. */
+  readonly hasKinds = false;
+
   get about(): readonly string[] {
     return this.contents.about;
   }
@@ -85,7 +88,9 @@ function ofSites(answer: ArrayBuffer, asked: string): ArrayBuffer {
 
 /** One spelling for each question: parameters sorted, without those that do not matter. */
 export function canonical(path: string, query: Query, ignored: readonly string[]): string {
-  const names = Object.keys(query).filter((name) => !ignored.includes(name));
+  const isIgnored = (name: string) =>
+    ignored.includes(name) || (name === "kind" && !path.endsWith("/steps"));
+  const names = Object.keys(query).filter((name) => !isIgnored(name));
   return addressOf(path, Object.fromEntries(names.sort().map((name) => [name, query[name]!])));
 }
 

@@ -9,6 +9,8 @@ export interface Transport {
   readonly about?: readonly string[];
   /** False where pictures of all sites are there of all iterations together, and not of single ones. */
   readonly hasIterations?: boolean;
+  /** False where pictures over steps are of all kinds of steps together. */
+  readonly hasKinds?: boolean;
   /** The answer's bytes; an error has the sentence that the viewer says. */
   fetch(path: string, query: Query, signal?: AbortSignal): Promise<ArrayBuffer>;
   /** The address of another page of the same server, where there is a server. */

@@ -24,16 +24,32 @@ export function unchosenIteration(view: string): Unchosen {
   return OTHERS[view] ?? LAST;
 }
 
+/** What a cell of a heatmap is of, where steps have several iterations. */
+export function ofIterations(iteration: number | null, iterations: number): string {
+  if (iteration !== null) return `iteration ${iteration}`;
+  return iterations > 1 ? "the greatest of all iterations" : "";
+}
+
 const INSTEAD: Record<string, string> = {
   heatmap: "the greatest of all",
   numerics: "the last",
   flow: "the last",
+  overview: "the greatest of all",
 };
 
 /** What is said where a file has no pictures of single iterations; null of views that need none. */
 export function instead(view: string): string | null {
   const shown = INSTEAD[view];
   return shown ? `This file has no single iterations here, so it shows ${shown}.` : null;
+}
+
+const ALL_KINDS: readonly string[] = ["overview", "heatmap", "tensor", "pins", "numerics", "flow"];
+
+/** What is said where a file has no pictures of the steps of one kind; null of views that need none. */
+export function insteadOfKind(view: string): string | null {
+  return ALL_KINDS.includes(view)
+    ? "This file has no pictures of one kind of steps here: those over time are of all kinds."
+    : null;
 }
 
 /** Which of a step's iterations numbers are of, in words. */

@@ -148,10 +148,16 @@ export class OpenRun {
   private async loadDetail(): Promise<void> {
     try {
       this.detail = await this.connector.run(this.id);
-      this.summary ??= this.detail.summary;
+      if (!this.summary) this.summarize(this.detail.summary);
     } catch (error) {
       this.fail(error);
     }
+  }
+
+  /** An age is as of the time at which it was told. */
+  private summarize(summary: Summary): void {
+    this.summary = summary;
+    this.receivedAt = Date.now() / 1000;
   }
 
   private fail(error: unknown): void {
@@ -192,8 +198,7 @@ export class OpenRun {
       grew("events") && this.loadEvents(),
       had && (grew("sites") || (grew("stats") && isNew)) && this.loadDetail(),
     ]);
-    this.summary = summary;
-    this.receivedAt = Date.now() / 1000;
+    this.summarize(summary);
     this.rows = rows;
     if (rows.stats > 0) {
       this.diagnosis.load(this.id, rows, (signal) => findings(this.connector, this.id, signal));

@@ -105,8 +105,14 @@ export class QuantityData {
     this.loaded.load(key, version, (signal) =>
       connector.history(run.id, { site: site.site, quantity, limit: POINTS }, signal),
     );
-    this.sketches.load(key, version, (signal) =>
-      connector.sketches(run.id, { site: site.site, quantity, limit: COLUMNS }, signal),
+    const { iteration } = selection.current;
+    const { kind } = run;
+    this.sketches.load(`${key}/${iteration}/${kind}`, version, (signal) =>
+      connector.sketches(
+        run.id,
+        { site: site.site, quantity, limit: COLUMNS, iteration, kind },
+        signal,
+      ),
     );
   }
 
