@@ -225,3 +225,18 @@ def rows(*values: object) -> pa.RecordBatch:
         ],
         schema=PLAIN_STATS,
     )
+
+
+def test_what_is_told_is_the_row_that_is_not_finite(root):
+    torch.manual_seed(0)
+    model = nn.Linear(3, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+    with backlight.watch(model, optimizer, root=root, every=1) as run:
+        for step in range(3):
+            optimizer.zero_grad()
+            for part in range(2):
+                loss = model(torch.randn(4, 3)).square().mean()
+                (loss * (float("inf") if (step, part) == (1, 1) else 1.0)).backward()
+            optimizer.step()
+    (told,) = (row for row in backlight.open(run.path).events() if row["kind"] == "nonfinite")
+    assert told["text"].startswith("0 NaN and 1 infinite of 1 elements")

@@ -301,6 +301,10 @@ class TestDisks:
         done = elsewhere(root, midway="limit('RLIMIT_FSIZE', 100_000)")
         assert os.strerror(errno.EFBIG) in done["told"][0] and len(done["told"]) == 1
         assert_readable_up_to_a_step(Path(done["path"]), least=5, below=60)
+        info = json.loads((Path(done["path"]) / "run.json").read_text())
+        assert info["ended"] == "finished"  # there is room for that
+        (fault,) = info["recorder"]["faults"]
+        assert os.strerror(errno.EFBIG) in fault
 
     def test_a_limit_on_open_files(self, root):
         midway = "limit('RLIMIT_NOFILE', len(os.listdir('/proc/self/fd')) - 1)"

@@ -989,3 +989,74 @@ class TestWhatFails:
             out.mean().backward()
             optimizer.step()
         assert len(find(run.path, "0.weight", "update")) == 1
+
+
+class TestAnOptimizerThatIsDerived:
+    """Torch hooks its step, and that of its base class inside of it."""
+
+    class Halving(torch.optim.SGD):
+        def step(self, closure=None):
+            loss = super().step(closure)
+            with torch.no_grad():
+                for parameter in self.param_groups[0]["params"]:
+                    parameter.mul_(0.5)
+            return loss
+
+    @pytest.mark.parametrize("is_said", [True, False])
+    def test_its_own_update_is_recorded_once(self, root, is_said):
+        torch.optim.SGD([nn.Parameter(torch.ones(1))], lr=1.0)  # now that class's step is hooked
+        torch.manual_seed(0)
+        model = nn.Linear(3, 2)
+        optimizer = self.Halving(model.parameters(), lr=0.1, momentum=0.9)
+        changes = []
+        with backlight.watch(model, optimizer, root=root, every=1) as run:
+            for _ in range(4):
+                before = model.weight.detach().clone()
+                with run.step() if is_said else nullcontext():
+                    train_once(model, optimizer)
+                changes.append(model.weight.detach() - before)
+        for step, change in enumerate(changes):
+            (update,) = find(run.path, "weight", "update", step=step)
+            assert update["rms"] == pytest.approx(change.square().mean().sqrt().item(), rel=1e-5)
+            for name in ("weight", "weight:momentum_buffer"):
+                assert len(find(run.path, name, step=step)) == 1
+
+    def test_one_that_fails_midway_is_seen_again(self, root):
+        model, optimizer = simple()
+        with backlight.watch(model, optimizer, root=root, every=1) as run:
+            train_once(model, optimizer)
+            model[0].weight.grad = None
+            handle = optimizer.register_step_pre_hook(lambda *_: 1 / 0)
+            with pytest.raises(ZeroDivisionError):
+                train_once(model, optimizer)
+            handle.remove()
+            train_once(model, optimizer)
+        steps = [row["step"] for row in find(run.path, "0.weight", "update")]
+        assert len(steps) == 2
+
+
+def test_the_name_of_the_found_loss_is_taken(root, monkeypatch):
+    monkeypatch.delenv("BACKLIGHT_STRICT")
+    model, optimizer = simple()
+    with (
+        pytest.warns(UserWarning, match="which is that of the loss that Backlight finds"),
+        backlight.watch(model, optimizer, root=root, every=1) as run,
+    ):
+        run.tensor("(loss)", torch.ones(2))
+        train_once(model, optimizer)
+    assert len(find(run.path, "(loss)")) == 1
+
+
+def test_samples_that_the_batch_does_not_have_are_told(root, monkeypatch):
+    monkeypatch.delenv("BACKLIGHT_STRICT")
+    model, optimizer = simple()
+    with (
+        pytest.warns(UserWarning, match="samples that the batch does not have, which has 5"),
+        backlight.watch(model, optimizer, root=root, schedule=set()) as run,
+    ):
+        for samples in ([99], [99, 1]):
+            with run.step(decide=True) as step:
+                train_once(model, optimizer)
+                step.keep("seen", samples=samples)
+    kept = backlight.open(run.path).samples().rows()
+    assert {(row["step"], row["sample"]) for row in kept} == {(1, 1)}

@@ -90,9 +90,10 @@ class Nonfinite:
         return Nonfinite((nans, infs), seen, self.rows, self.place_of)
 
     def first_of(self, places: Iterable[int]) -> dict[str, Any]:
-        """The first row, in the order of the step, that is at one of these places."""
+        """The first row, in the order of the step, that is not finite at one of these places."""
         assert self.rows is not None
-        at = np.flatnonzero(np.isin(self.place_of, list(places)))
+        nans, infs = (elements(self.rows.column(name)) for name in ("nans", "infs"))
+        at = np.flatnonzero(np.isin(self.place_of, list(places)) & (nans + infs > 0))
         orders = elements(self.rows.column("order"))
         first = int(at[np.argmin(orders[at])])
         names = ("site", "quantity", "nans", "infs", "count", "order")

@@ -278,12 +278,23 @@ class Journal:
                 f"{END_SECS:.0f} s: the last steps are missing from the run."
             )
             return
-        self._info.ended_at, self._info.ended = time.time(), status
-        self._info.recorder = self._account()
         with suppress(OSError):
             self._writer.close()
-        self._write([({}, [(self._writer.write_info, (self._info,))])])
+        try:
+            self._tell_troubles()
+        finally:
+            self._end_info(status)
         self._tell_troubles()
+
+    def _end_info(self, status: Literal["finished", "failed"]) -> None:
+        """Write how the run ended, also where no more rows could be written: that is little."""
+        self._info.ended_at, self._info.ended = time.time(), status
+        self._info.recorder = self._account()
+        try:
+            self._writer.write_info(self._info)
+        except OSError as error:
+            if not self._is_stopped:
+                self._troubles.append(error)
 
     def _account(self) -> dict[str, Any]:
         """What recording cost, and what went wrong."""

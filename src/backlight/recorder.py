@@ -44,6 +44,7 @@ from backlight.own.statistic import Statistic, StatisticBook
 from backlight.samples import NeuronSelection, SampleSelection
 from backlight.store.resume import read_progress
 from backlight.store.writer import RunWriter
+from backlight.telling import LOSS
 
 if TYPE_CHECKING:
     from torch.amp import GradScaler
@@ -54,9 +55,6 @@ _perf = time.perf_counter
 _MOST_PASSES: Final = 1024
 _MOST_ROWS: Final = 300_000
 """So long may a step be that no optimizer ends: its rows are held in memory."""
-
-LOSS = "(loss)"
-"""The name of the site where the loss is seen that a backward pass starts from."""
 
 
 class Step:
@@ -465,15 +463,23 @@ class Recorder:
 
     def _on_update(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
         found = self._optimizers.find(optimizer)
-        if found is not None:
+        if found is None:
+            return
+        # After a pass, what was under way was cut short by an exception.
+        if not found.depth or found.passes != self._course.passes:
             found.begin(args, kwargs)
             self._before_update(found)
+            found.depth, found.passes = 0, self._course.passes
+        found.depth += 1
 
     def _on_updated(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
         self._updates += 1
         found = self._optimizers.find(optimizer)
-        # One that calls the step of the class it is derived from is hooked twice: that ended it.
-        if found is not None and self._course.is_open:
+        if found is None:
+            return
+        # One that calls the step of the class it is derived from is hooked twice: the outer counts.
+        found.depth = max(found.depth - 1, 0)
+        if not found.depth and self._course.is_open:
             self._after_update(found)
 
     def _begin_update(self, optimizer: OptimizerCapture) -> None:

@@ -210,6 +210,7 @@ class Run(Recorder, TakesStatistics):
         """
         wrong = (
             telling.wrong_name("run.tensor", name)
+            or telling.wrong_own_name(name)
             or telling.wrong_tensor(name, tensor, kind, batch_dim)
             or telling.wrong_part(name, "node", node)
             or telling.wrong_part(name, "role", role)

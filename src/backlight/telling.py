@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+LOSS: Final = "(loss)"
+"""The name of the site where the loss is seen that a backward pass starts from."""
+
 TENSOR_KINDS: Final = ("input", "hidden", "target", "loss", "helper")
 
 
@@ -25,6 +28,21 @@ def wrong_name(method: str, name: object) -> str | None:
     if isinstance(name, str) and name:
         return None
     return f"{method}() got {name!r} as name: pass a text."
+
+
+def wrong_own_name(name: str) -> str | None:
+    """What is wrong with a tensor's name that Backlight itself gives, or None.
+
+    >>> wrong_own_name("loss")
+    >>> wrong_own_name("(loss)")[:60]
+    "run.tensor() got '(loss)' as name, which is that of the loss"
+    """
+    if name != LOSS and not name.startswith(f"{LOSS}#"):
+        return None
+    return (
+        f"run.tensor() got {name!r} as name, which is that of the loss that Backlight finds: "
+        "use another one, and the loss goes by that."
+    )
 
 
 def wrong_tensor(name: str, tensor: Any, kind: object, batch_dim: object) -> str | None:

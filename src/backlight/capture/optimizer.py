@@ -78,6 +78,8 @@ class OptimizerCapture:
         self.reference = weakref.ref(optimizer)
         self.name = type(optimizer).__name__
         self.has_closure = False  # the step under way makes its gradients itself
+        self.depth = 0  # of its steps that are under way: one may call that of its base class
+        self.passes = 0  # that the step had when the outermost of them began
         self.last_step = -1  # that it made an update in, or was to make one
         self.left_out = 0  # updates in a row that a scaler of gradients did not make
         self._handles = [
@@ -165,6 +167,7 @@ class Optimizers:
     def begin(self) -> None:
         """A step begins: all that are there are waited for."""
         for each in self.all:
+            each.depth = 0  # what an exception cut short is over
             if each.reference() is None and self._looking is None:
                 self._looking = register_optimizer_step_pre_hook(self._on_any_step)
 

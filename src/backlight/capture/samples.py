@@ -21,6 +21,7 @@ from backlight.capture.moments import CopiedRows, Moments, copied_moments
 from backlight.capture.plans import ALONE, NeuronGroups, Plan, checked_dim, make_plan
 from backlight.capture.sample_rows import sample_rows
 from backlight.capture.seen import Seen
+from backlight.errors import BacklightError
 from backlight.samples import Fact, NeuronSelection, SampleSelection, as_selection
 from backlight.schema import QUANTITIES
 from backlight.store.values import Extent, KeptValues, StepValues, fit
@@ -177,6 +178,8 @@ class ValueKeeper:
         if self._rule is not None:
             self._facts.settle()
             self._decide(is_end=True, is_narrower=keep is not None)
+            if isinstance(keep, Sequence) and keep:
+                self._check_chosen()
             self._fit_budget(min(self._step_bytes, self._run_bytes_left))
             self._bring_home()
             self._complete()
@@ -264,6 +267,15 @@ class ValueKeeper:
         return values, moments
 
     # -- which samples
+
+    def _check_chosen(self) -> None:
+        """Say so where positions were asked for that no batch of the step has."""
+        if self._chosen and not any(self._chosen.values()):
+            most = max(size for size, _ in self._chosen)
+            raise BacklightError(
+                f"step.keep() got samples that the batch does not have, which has {most}: no raw "
+                f"values of this step are kept; use numbers from 0 to {most - 1}."
+            )
 
     def _decide(self, *, is_end: bool = False, is_narrower: bool = False) -> None:
         """Choose the samples of the tensors of which all are held, where that can be known."""

@@ -26,8 +26,8 @@ from backlight.jax.statistics import has_statistics, observe
 from backlight.jax.taps import Label, Tracing, tracing
 from backlight.jax.words import layout_of
 from backlight.reduce.spec import NO_UNITS
+from backlight.telling import LOSS
 
-LOSS = "(loss)"
 _ACTIVATIONS = ("input", "output", "tensor")
 
 

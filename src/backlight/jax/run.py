@@ -26,7 +26,6 @@ from backlight.environment import describe_environment, jax_facts
 from backlight.errors import Guard
 from backlight.jax.arguments import put_back
 from backlight.jax.description import describe_modules
-from backlight.jax.program import LOSS
 from backlight.jax.programs import Programs, Recorded
 from backlight.journal import Journal
 from backlight.ledger import Ledger
@@ -36,6 +35,7 @@ from backlight.own.statistic import Statistic, StatisticBook
 from backlight.store.packed import as_batch
 from backlight.store.resume import read_progress
 from backlight.store.writer import RunWriter
+from backlight.telling import LOSS
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 _perf = time.perf_counter
