@@ -37,12 +37,17 @@ class Block(nn.Module):
         return x + self.out(torch.relu(self.fc(self.norm(x))))
 
 
-def record(root: Path, name: str, *, later_lr: float = 0.05, deeper: bool = False) -> None:
+def record(
+    root: Path, name: str, *, later_lr: float = 0.05, deeper: bool = False, nested: bool = False
+) -> None:
     torch.manual_seed(0)
     blocks = {str(i): Block() for i in range(3 if deeper else 2)}
     model = nn.Sequential()
-    model.add_module("embed", nn.Linear(4, 8))
-    model.add_module("blocks", nn.Sequential(*blocks.values()))
+    inner = nn.Sequential() if nested else model
+    inner.add_module("embed", nn.Linear(4, 8))
+    inner.add_module("blocks", nn.Sequential(*blocks.values()))
+    if nested:
+        model.add_module("backbone", inner)
     model.add_module("head", nn.Linear(8, 1))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
     data = torch.Generator().manual_seed(1)
@@ -72,6 +77,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     record(root, "base")
     record(root, "hot", later_lr=0.2)
     record(root, "deep", deeper=True)
+    record(root, "nested", nested=True)
     write_sample_run(root, project="other", name="broken", steps=40, sites=24, with_nan=True)
     return root
 
@@ -156,6 +162,17 @@ def test_flow_shows_the_skip_connection(page: Page) -> None:
     flow.focus()
     page.keyboard.press("ArrowUp")
     expect(page).not_to_have_url(re.compile(r"site=blocks\.1\.fc%3Aout\.0"))
+
+
+def test_flow_finds_blocks_that_are_nested(page: Page) -> None:
+    page.goto("#/net/nested/flow?step=5&level=blocks")
+    flow = page.get_by_role("application", name=re.compile("Gradient flow at step 5"))
+    for block in ("backbone.embed", "backbone.blocks.0", "backbone.blocks.1", "head"):
+        expect(flow.get_by_text(block, exact=True)).to_be_visible()
+    expect(flow.get_by_text("backbone", exact=True)).to_have_count(0)
+    flow.get_by_text("backbone.blocks.1", exact=True).click()
+    expect(flow.get_by_text("backbone.blocks.1.fc", exact=True)).to_be_visible()
+    expect(flow.get_by_text("backbone.blocks.0.fc", exact=True)).to_have_count(0)
 
 
 def test_flow_over_time(page: Page) -> None:
