@@ -2,7 +2,7 @@ import { expect, test } from "vitest";
 import type { Flow } from "../../connectors/analyses";
 import { blocksOf } from "../blocks";
 import { type FlowSite, groupFlow } from "./group";
-import { bandPath, layoutFlow, shareLabels } from "./layout";
+import { bandPath, flowLabels, layoutFlow, shareLabels } from "./layout";
 
 const NAMES = [
   "embed:out.0",
@@ -128,4 +128,32 @@ test("paths that fork or meet say their shares where there is room", () => {
   };
   expect(said(600).sort()).toEqual(["0.3", "0.3", "0.7"]);
   expect(said(100)).not.toContain("0.3");
+});
+
+test("a name that stands on a band is known to, and the band's share stands beside it", () => {
+  const node = (key: string, order: number, share: number) =>
+    ({
+      key,
+      label: key,
+      kind: "module",
+      site: key,
+      block: null,
+      share,
+      norm: 1,
+      isBroken: false,
+      order,
+    }) as const;
+  const path = (source: string) =>
+    ({ source, sink: "sum", share: 0.5, isSkip: false, isExact: true, isUnknown: false }) as const;
+  const two = {
+    nodes: [node("wte_embedding", 0, 0.5), node("wpe_embedding", 1, 0.5), node("sum", 2, 1)],
+    paths: [path("wte_embedding"), path("wpe_embedding")],
+  };
+  const layout = layoutFlow(two, { left: 100, width: 500, height: 60 });
+  const names = flowLabels(layout, 100, 600, (text) => text, 7);
+  const name = names.find(({ isInside }) => isInside)!;
+  const end = name.x + name.text.length * 7;
+  const shares = shareLabels(layout, () => "50.0 %", names, 7);
+  expect(shares.length).toBe(2);
+  for (const { x } of shares) expect(x - 22 > end || x + 22 < name.x).toBe(true);
 });
