@@ -30,7 +30,13 @@ def record(root: Path, name: str) -> Path:
     torch.manual_seed(0)
     cell = torch.nn.Linear(4, 4)
     optimizer = torch.optim.SGD(cell.parameters(), lr=0.01)
-    options: dict[str, Any] = {"root": root, "project": "net", "name": name, "every": 1}
+    options: dict[str, Any] = {
+        "root": root,
+        "project": "net",
+        "name": name,
+        "every": 1,
+        "samples": 2,
+    }
     with backlight.watch(cell, optimizer, **options) as run:
         for _ in range(STEPS):
             optimizer.zero_grad()
@@ -104,6 +110,16 @@ def test_steps_that_are_damaged_are_said_to_be(page: Page, view: str) -> None:
     page.goto(f"#/net/whole/{view}?site={SITE}")
     page.locator("main canvas").first.wait_for()
     expect(note(page)).to_have_count(0)
+
+
+def test_raw_values_say_of_which_iteration_they_are(page: Page) -> None:
+    page.goto(f"#/net/whole/tensor?step=5&site={SITE}&tab=values")
+    raw = page.get_by_label("Raw value", exact=True)
+    expect(raw).to_contain_text("last of 3 iterations")
+    page.goto(f"#/net/whole/tensor?step=5&site={SITE}&tab=values&iteration=1")
+    expect(raw).to_contain_text("iteration 1 of 3")
+    page.goto(f"#/net/whole/tensor?step=5&site={SITE}&tab=values&iteration=1&layout=table")
+    expect(page.get_by_role("main").get_by_text("iteration 1 of 3", exact=True)).to_be_visible()
 
 
 HATCHED = """selector => {

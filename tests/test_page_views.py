@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from pathlib import Path
 
 import pytest
@@ -29,20 +29,33 @@ expect.set_options(timeout=WAIT_SECS * 1000)
 class Block(nn.Module):
     """A residual block, so that there is a skip connection to see."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, gated: bool = False) -> None:
         super().__init__()
         self.norm, self.fc, self.out = nn.LayerNorm(8), nn.Linear(8, 16), nn.Linear(16, 8)
+        self.gate = nn.Linear(8, 8) if gated else None
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return x + self.out(torch.relu(self.fc(self.norm(x))))
+        made = self.out(torch.relu(self.fc(self.norm(x))))
+        return x + (made if self.gate is None else made * self.gate(x))
 
 
-def record(root: Path, name: str, *, later_lr: float = 0.05, deeper: bool = False) -> None:
+def record(
+    root: Path,
+    name: str,
+    *,
+    later_lr: float = 0.05,
+    depth: int = 2,
+    gated: Container[int] = (),
+    nested: bool = False,
+) -> None:
     torch.manual_seed(0)
-    blocks = {str(i): Block() for i in range(3 if deeper else 2)}
+    blocks = {str(i): Block(gated=i in gated) for i in range(depth)}
     model = nn.Sequential()
-    model.add_module("embed", nn.Linear(4, 8))
-    model.add_module("blocks", nn.Sequential(*blocks.values()))
+    inner = nn.Sequential() if nested else model
+    inner.add_module("embed", nn.Linear(4, 8))
+    inner.add_module("blocks", nn.Sequential(*blocks.values()))
+    if nested:
+        model.add_module("backbone", inner)
     model.add_module("head", nn.Linear(8, 1))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
     data = torch.Generator().manual_seed(1)
@@ -71,7 +84,10 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("runs")
     record(root, "base")
     record(root, "hot", later_lr=0.2)
-    record(root, "deep", deeper=True)
+    record(root, "deep", depth=3)
+    record(root, "tall", depth=16)
+    record(root, "gated", depth=16, gated=(1, 4, 6, 9, 12))
+    record(root, "nested", nested=True)
     write_sample_run(root, project="other", name="broken", steps=40, sites=24, with_nan=True)
     return root
 
@@ -156,6 +172,17 @@ def test_flow_shows_the_skip_connection(page: Page) -> None:
     flow.focus()
     page.keyboard.press("ArrowUp")
     expect(page).not_to_have_url(re.compile(r"site=blocks\.1\.fc%3Aout\.0"))
+
+
+def test_flow_finds_blocks_that_are_nested(page: Page) -> None:
+    page.goto("#/net/nested/flow?step=5&level=blocks")
+    flow = page.get_by_role("application", name=re.compile("Gradient flow at step 5"))
+    for block in ("backbone.embed", "backbone.blocks.0", "backbone.blocks.1", "head"):
+        expect(flow.get_by_text(block, exact=True)).to_be_visible()
+    expect(flow.get_by_text("backbone", exact=True)).to_have_count(0)
+    flow.get_by_text("backbone.blocks.1", exact=True).click()
+    expect(flow.get_by_text("backbone.blocks.1.fc", exact=True)).to_be_visible()
+    expect(flow.get_by_text("backbone.blocks.0.fc", exact=True)).to_have_count(0)
 
 
 def test_flow_over_time(page: Page) -> None:
@@ -270,6 +297,30 @@ def test_compare_draws_both_graphs_as_one(page: Page, root: Path) -> None:
     expect(key).to_contain_text("−only in net/base")
     # The lists stay beside it.
     expect(page.get_by_label("Modules")).to_contain_text("+blocks.2")
+
+
+def test_compare_goes_from_difference_to_difference(page: Page) -> None:
+    page.goto("#/net/tall/compare?with=net/gated&compare=structure")
+    wait_until_drawn(page, UNION)
+    page.get_by_role("button", name="open what differs").click()
+    which = page.get_by_role("status", name="Difference")
+    expect(which).to_have_text("blocks.1.gate 1 of 5")
+    page.wait_for_timeout(500)
+    framed = in_colour(page, "--line-1")
+    # The key works on the button too, which is another one by now.
+    page.keyboard.press("d")
+    expect(which).to_have_text("blocks.4.gate 2 of 5")
+    page.wait_for_timeout(500)
+    assert in_colour(page, "--line-1") == pytest.approx(framed, rel=0.2)
+    page.keyboard.press("Shift+D")
+    page.keyboard.press("Shift+D")
+    expect(which).to_have_text("blocks.12.gate 5 of 5")
+    page.get_by_role("button", name="Next difference").click()
+    expect(which).to_have_text("blocks.1.gate 1 of 5")
+    # One is larger than all five are where the whole picture is seen.
+    page.get_by_role("button", name="fit", exact=True).click()
+    page.wait_for_timeout(500)
+    assert framed > 1.5 * in_colour(page, "--line-1")
 
 
 def test_a_click_in_the_picture_of_both_selects_the_site(page: Page) -> None:

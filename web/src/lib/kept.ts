@@ -1,4 +1,5 @@
 import type { KeptRow, KeptSample } from "../connectors/kept";
+import { iterationLabel } from "./iterations";
 import { median } from "./ranges";
 
 /** What a sample is called in the address: by its place in the data where that is known. */
@@ -26,6 +27,18 @@ export function ofIteration<T extends { iteration: number }>(
   const isOnce = rows.every((row) => row.iteration === last);
   const wanted = iteration === null || (isOnce && last <= 0) ? last : iteration;
   return rows.filter((row) => row.iteration === wanted);
+}
+
+/** Which iteration the rows of one are of, in words; empty where the step had one, or saw them once. */
+export function keptIteration(
+  shown: readonly { iteration: number }[],
+  all: readonly { iteration: number }[],
+  iterations: number,
+): string {
+  const iteration = shown[0]?.iteration;
+  if (iteration === undefined || iterations <= 1) return "";
+  if (iteration <= 0 && all.every((row) => row.iteration === iteration)) return "";
+  return iterationLabel(iteration === iterations - 1 ? null : iteration, iterations);
 }
 
 /** Where a column of kept values is in the flattened sample. */

@@ -76,7 +76,10 @@ export const KEYS: { where: string; keys: KeyHelp[] }[] = [
     where: "Compare",
     keys: [
       { keys: ["E"], what: "scalars, differences, tensor, structure" },
-      { keys: ["D"], what: "open what is around all that differs, in the structure's picture" },
+      {
+        keys: ["D", "Shift D"],
+        what: "open what differs and go to the next or the previous of it, in the structure's picture",
+      },
     ],
   },
   {

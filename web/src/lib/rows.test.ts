@@ -1,4 +1,5 @@
 import { describe, expect, it } from "vitest";
+import { blocksOf } from "./blocks";
 import { groupStarts, inNetworkOrder, rowLabels, zoomedRows } from "./rows";
 
 describe("rows of sites", () => {
@@ -20,7 +21,7 @@ describe("rows of sites", () => {
       "b.0.fc.weight",
       "b.1.fc:out.0",
     ]);
-    expect(groupStarts(grouped)).toEqual([2]);
+    expect(groupStarts(grouped, blocksOf(sites.map(({ module }) => module)))).toEqual([2]);
   });
 
   it("of the whole stand where they are seen", () => {

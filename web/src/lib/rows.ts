@@ -1,3 +1,5 @@
+import type { BlockOf } from "./blocks";
+
 interface Placed {
   name: string;
   module: string;
@@ -68,18 +70,14 @@ export function rowLabels(
   return labels;
 }
 
-/** Rows at which the first part of the module's name changes: where lines help the eye. */
-export function groupStarts(sites: readonly Placed[]): number[] {
+/** Rows at which another block begins: where lines help the eye. */
+export function groupStarts(sites: readonly Placed[], blockOf: BlockOf): number[] {
   const starts: number[] = [];
+  const groupOf = ({ module }: Placed) => blockOf(module) || module;
   for (let row = 1; row < sites.length; row++) {
-    if (blockOf(sites[row]!.module) !== blockOf(sites[row - 1]!.module)) starts.push(row);
+    if (groupOf(sites[row]!) !== groupOf(sites[row - 1]!)) starts.push(row);
   }
   return starts;
-}
-
-/** `blocks.3` of `blocks.3.attn.proj`: up to the first number, or the first part. */
-export function blockOf(module: string): string {
-  return /^[^.]*(?:\.\d+)?/.exec(module)?.[0] ?? module;
 }
 
 /** What shows every step and row again: a heatmap keeps in the address what it is zoomed into. */

@@ -10,6 +10,7 @@ import type {
 import { type Diagnosis, findings } from "../connectors/findings";
 import type { EventRow } from "../connectors/kept";
 import { AGAIN_MS } from "../connectors/transport";
+import { blocksOf } from "../lib/blocks";
 import { SURE } from "../lib/findings";
 import { lostBands } from "../lib/lost";
 import { appendScalars, longest, type Series } from "../lib/series";
@@ -66,6 +67,7 @@ export class OpenRun {
   readonly lost = $derived(this.detail?.lost_steps ?? []);
   readonly lostBands = $derived(lostBands(this.lost, this.steps.step));
   readonly siteByName = $derived(new Map(this.sites.map((site) => [site.name, site])));
+  readonly blockOf = $derived(blocksOf(this.sites.map(({ module }) => module)));
   readonly isLive = $derived(this.summary?.status === "live");
   readonly quantities = $derived(this.detail?.quantities ?? []);
   readonly statistics = $derived(withOwn(this.detail?.statistics ?? []));

@@ -1,10 +1,10 @@
 import type { Connector } from "../connectors/connector";
 import type { GraphAnswer } from "../lib/graph/answer";
-import { buildGraph } from "../lib/graph/model";
+import { buildGraph, type Graph } from "../lib/graph/model";
 import { type Item, isVertexItem } from "../lib/graph/nesting";
 import { openAround } from "../lib/graph/open";
 import { ALL_PRESENT } from "../lib/graph/presence";
-import { sidesOf } from "../lib/graph/sides";
+import { type Sides, sidesOf } from "../lib/graph/sides";
 import { unionOf } from "../lib/graph/union";
 import type { ItemValue } from "../lib/graph/values";
 import type { Frame } from "./frame.svelte";
@@ -27,6 +27,15 @@ export class UnionGraph extends GraphPicture {
   readonly isShare = false;
   readonly scale = null;
   readonly presence = ALL_PRESENT;
+
+  /** Which of all that differs is looked at. */
+  private place = $state.raw<{ graph: Graph; order: number[]; at: number } | null>(null);
+  readonly difference = $derived.by(() => {
+    const { graph, place } = this;
+    if (!graph || place?.graph !== graph) return null;
+    const { name, label } = graph.boxes[place.order[place.at]!]!;
+    return { name: name || label, number: place.at + 1, count: place.order.length };
+  });
 
   private readonly union = $derived.by(() => {
     const [one, other] = this.answers.data ?? [null, null];
@@ -75,15 +84,36 @@ export class UnionGraph extends GraphPicture {
     );
   }
 
-  /** Opens what is around all that differs, as far as that can be overlooked. */
-  openDifferences(): void {
+  /** Opens what is around all that differs, as far as that can be overlooked, and goes to the first of it; where
+   * that is so already, to the next, or back. */
+  toDifference(by: 1 | -1): Item | null {
     const { graph, sides } = this;
-    if (!graph || !sides) return;
-    const toggled = sides
-      .differing()
+    if (!graph || !sides) return null;
+    const isBegun = this.place?.graph === graph;
+    const order = isBegun ? this.place!.order : this.openDifferences(graph, sides);
+    if (order.length === 0) return null;
+    const at = isBegun ? (this.place!.at + by + order.length) % order.length : 0;
+    const box = order[at]!;
+    this.place = { graph, order, at };
+    const toggled = openAround(graph, selection.current.toggled, box);
+    selection.change({ toggled, inside: "" });
+    return box;
+  }
+
+  /** The boxes that differ, as they follow each other in the picture. */
+  private openDifferences(graph: Graph, sides: Sides): number[] {
+    const boxes = sides.differing();
+    const toggled = boxes
       .slice(0, MOST_OPENED)
       .reduce((open, box) => openAround(graph, open, box), [] as string[]);
     selection.change({ toggled, inside: "" });
+    const { byItem, direction } = this.scene!;
+    const placeOf = (box: number) => {
+      const placed = byItem.get(box);
+      if (!placed) return Number.POSITIVE_INFINITY;
+      return direction === "down" ? placed.y : placed.x;
+    };
+    return boxes.toSorted((a, b) => placeOf(a) - placeOf(b) || a - b);
   }
 
   shapeOf(): string {

@@ -1,7 +1,8 @@
 import { expect, test } from "vitest";
 import type { Flow } from "../../connectors/analyses";
+import { blocksOf } from "../blocks";
 import { type FlowSite, groupFlow } from "./group";
-import { bandPath, layoutFlow, shareLabels } from "./layout";
+import { bandPath, flowLabels, layoutFlow, shareLabels } from "./layout";
 
 const NAMES = [
   "embed:out.0",
@@ -45,8 +46,9 @@ const flow: Flow = {
     link(4, 5, 1),
   ],
 };
+const blockOf = blocksOf(sites.map(({ module }) => module));
 const grouped = (level: "blocks" | "modules", open: string | null = null) =>
-  groupFlow(flow, (site) => sites[site], level, open);
+  groupFlow(flow, (site) => sites[site], level, blockOf, open);
 
 test("a closed block is one node, and what passes it is all that goes in", () => {
   const { nodes, paths } = grouped("blocks");
@@ -55,6 +57,35 @@ test("a closed block is one node, and what passes it is all that goes in", () =>
     .filter(({ sink }) => sink === "blocks.0")
     .reduce((sum, { share }) => sum + share, 0);
   expect(into).toBeCloseTo(1);
+});
+
+test("what holds blocks is no block, so that all leads down", () => {
+  const names = [
+    "t.embed:out.0",
+    "t.drop:in.0",
+    "t.h.0.fc:out.0",
+    "t.h.0:out.0",
+    "t:out.0",
+    "(loss)",
+  ];
+  const nested = names.map((name, site) => ({
+    site,
+    name,
+    tensor_class: name === "(loss)" ? "tensor" : name.endsWith("in.0") ? "input" : "output",
+    module: name.split(":")[0]!,
+  }));
+  const blocks = blocksOf(nested.map(({ module }) => module));
+  const chain = { ...flow, links: [0, 1, 2, 3, 4].map((source) => link(source, source + 1, 1)) };
+  const { nodes, paths } = groupFlow(chain, (site) => nested[site], "blocks", blocks, null);
+  expect(nodes.map(({ label }) => label)).toEqual([
+    "t.embed",
+    "into t.drop",
+    "t.h.0",
+    "t",
+    "(loss)",
+  ]);
+  const place = (key: string) => nodes.findIndex((node) => node.key === key);
+  for (const { source, sink } of paths) expect(place(sink)).toBe(place(source) + 1);
 });
 
 test("an open block shows its skip connection and its sum", () => {
@@ -69,7 +100,7 @@ test("an open block shows its skip connection and its sum", () => {
 
 test("what is not known leads to its own end", () => {
   const unknown = { ...flow, links: [link(0, 1, null), link(0, 3, null), ...flow.links.slice(2)] };
-  const { nodes, paths } = groupFlow(unknown, (site) => sites[site], "modules", null);
+  const { nodes, paths } = groupFlow(unknown, (site) => sites[site], "modules", blockOf, null);
   const end = nodes.find(({ kind }) => kind === "unavailable")!;
   expect(paths.filter(({ sink }) => sink === end.key).map(({ share }) => share)).toEqual([1]);
 });
@@ -97,4 +128,32 @@ test("paths that fork or meet say their shares where there is room", () => {
   };
   expect(said(600).sort()).toEqual(["0.3", "0.3", "0.7"]);
   expect(said(100)).not.toContain("0.3");
+});
+
+test("a name that stands on a band is known to, and the band's share stands beside it", () => {
+  const node = (key: string, order: number, share: number) =>
+    ({
+      key,
+      label: key,
+      kind: "module",
+      site: key,
+      block: null,
+      share,
+      norm: 1,
+      isBroken: false,
+      order,
+    }) as const;
+  const path = (source: string) =>
+    ({ source, sink: "sum", share: 0.5, isSkip: false, isExact: true, isUnknown: false }) as const;
+  const two = {
+    nodes: [node("wte_embedding", 0, 0.5), node("wpe_embedding", 1, 0.5), node("sum", 2, 1)],
+    paths: [path("wte_embedding"), path("wpe_embedding")],
+  };
+  const layout = layoutFlow(two, { left: 100, width: 500, height: 60 });
+  const names = flowLabels(layout, 100, 600, (text) => text, 7);
+  const name = names.find(({ isInside }) => isInside)!;
+  const end = name.x + name.text.length * 7;
+  const shares = shareLabels(layout, () => "50.0 %", names, 7);
+  expect(shares.length).toBe(2);
+  for (const { x } of shares) expect(x - 22 > end || x + 22 < name.x).toBe(true);
 });

@@ -1,5 +1,5 @@
 import type { Flow } from "../../connectors/analyses";
-import { blockOf } from "../rows";
+import type { BlockOf } from "../blocks";
 
 /** Tensors of one module, one block, or one alone: what stands in the picture of the flow. */
 export interface FlowNode {
@@ -52,6 +52,7 @@ export function groupFlow(
   flow: Flow,
   siteOf: (site: number) => FlowSite | undefined,
   level: Level,
+  blockOf: BlockOf,
   open: string | null,
 ): GroupedFlow {
   const sums = new Set(flow.links.filter(({ is_copy }) => is_copy).map(({ sink }) => sink));
@@ -60,7 +61,7 @@ export function groupFlow(
   const nodes = new Map<string, FlowNode>();
   const keys = flow.tensors.map((tensor, place) => {
     const site = siteOf(tensor.sites[0]!);
-    const node = describe(site, place, tensor.is_end, sums.has(place), level, open);
+    const node = describe(site, place, tensor.is_end, sums.has(place), level, blockOf, open);
     const held = nodes.get(node.key) ?? node;
     if (held === node) nodes.set(node.key, node);
     held.share = Math.max(held.share, tensor.share);
@@ -146,6 +147,7 @@ function describe(
   isEnd: boolean,
   isSum: boolean,
   level: Level,
+  blockOf: BlockOf,
   open: string | null,
 ): FlowNode {
   const name = site?.name ?? `tensor ${order}`;
@@ -168,7 +170,7 @@ function describe(
     ? site.module.slice(0, Math.max(0, site.module.lastIndexOf(".")))
     : site.module;
   const block = blockOf(around);
-  if (level === "blocks" && around !== "" && block !== open) {
+  if (level === "blocks" && block !== "" && block !== open) {
     const isAlone = block === site.module && !isSum;
     return { ...node, key: block, label: block, kind: "module", block: isAlone ? null : block };
   }

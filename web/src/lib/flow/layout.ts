@@ -224,7 +224,10 @@ const SHARE_ROOM = { width: 44, height: 13 };
 export function shareLabels(
   { paths }: FlowLayout,
   format: (share: number) => string,
+  names: readonly FlowLabel[] = [],
+  character = 0,
 ): ShareLabel[] {
+  const inside = names.filter(({ isInside }) => isInside);
   const ends = new Map<string, number>();
   const endsOf = ({ source, sink }: FlowPath) => [`out of ${source}`, `into ${sink}`];
   for (const { path } of paths)
@@ -233,10 +236,15 @@ export function shareLabels(
     if (!endsOf(path).some((end) => ends.get(end)! > 1)) return [];
     const band = bands[Math.floor((bands.length - 1) / 2)]!;
     const { top, bottom, from, to } = band;
-    const [left, right] = [Math.max(from[0], to[0]), Math.min(from[1], to[1])];
+    const middle = (top + bottom) / 2;
+    let [left, right] = [Math.max(from[0], to[0]), Math.min(from[1], to[1])];
+    // Beside a name that stands on the same band.
+    for (const { x, y, text } of inside)
+      if (x >= from[0] && x < right && Math.abs(y - middle) < SHARE_ROOM.height)
+        left = Math.max(left, x + (text.length + 1) * character);
     if (right - left < SHARE_ROOM.width || bottom - top < SHARE_ROOM.height) return [];
     const key = `${path.source}/${path.sink}/${path.isSkip}`;
-    return [{ key, x: (left + right) / 2, y: (top + bottom) / 2, text: format(path.share) }];
+    return [{ key, x: (left + right) / 2, y: middle, text: format(path.share) }];
   });
 }
 
@@ -280,8 +288,12 @@ export function drawFlow(
   for (const { x, y, width } of layout.nodes) pen.fillRect(x, y, width, NODE_HEIGHT);
   pen.font = `11px ${style("--mono")}`;
   pen.textBaseline = "middle";
-  for (const { x, y, text, isRight } of labels) {
+  pen.strokeStyle = style("--page");
+  pen.lineWidth = 3;
+  pen.lineJoin = "round";
+  for (const { x, y, text, isRight, isInside } of labels) {
     pen.textAlign = isRight ? "right" : "left";
+    if (isInside) pen.strokeText(text, x, y);
     pen.fillText(text, x, y);
   }
   pen.textAlign = "center";
@@ -295,6 +307,8 @@ export interface FlowLabel {
   text: string;
   /** Whether it ends at x instead of beginning there. */
   isRight: boolean;
+  /** Whether it stands on a band, whose colour it has to stand out from. */
+  isInside: boolean;
 }
 
 /** Names: of each row's widest node at the left, of others beside them where there is room. */
@@ -318,6 +332,7 @@ export function flowLabels(
         y,
         text: cut(first!.node.label, left - 16),
         isRight: true,
+        isInside: false,
       },
     ];
     for (const { node, x, width } of rest) {
@@ -330,10 +345,24 @@ export function flowLabels(
       const isBeside = free > Math.min(8, node.label.length) * character;
       const isInside = width > (node.label.length + 2) * character;
       if (isBeside) {
-        labels.push({ key: node.key, x: starts, y, text: cut(node.label, free), isRight: false });
+        labels.push({
+          key: node.key,
+          x: starts,
+          y,
+          text: cut(node.label, free),
+          isRight: false,
+          isInside: false,
+        });
       } else if (isInside) {
         // On the band below it.
-        labels.push({ key: node.key, x: x + 8, y: y + 13, text: node.label, isRight: false });
+        labels.push({
+          key: node.key,
+          x: x + 8,
+          y: y + 13,
+          text: node.label,
+          isRight: false,
+          isInside: true,
+        });
       }
     }
     return labels;

@@ -1,5 +1,5 @@
 import { describe, expect, it } from "vitest";
-import { between, fit, fitReadable, pan, reveal, zoomAt } from "./camera";
+import { between, fit, fitReadable, frame, pan, reveal, zoomAt } from "./camera";
 
 const rect = (x: number, y: number, width: number, height: number) => ({ x, y, width, height });
 
@@ -23,6 +23,30 @@ describe("fit", () => {
 
   it("does not blow up a small one", () => {
     expect(fit(rect(0, 0, 10, 10), 800, 600).zoom).toBeLessThan(1.2);
+  });
+});
+
+describe("frame", () => {
+  const tall = rect(0, 0, 300, 9000);
+
+  it("is all of what can be read, else what is around something", () => {
+    const [around, focus] = [rect(50, 5000, 200, 400), rect(60, 5100, 168, 40)];
+    const small = rect(0, 0, 300, 500);
+    expect(frame(small, around, focus, 800, 600)).toEqual(fit(small, 800, 600));
+    expect(frame(tall, around, focus, 800, 600)).toEqual(fit(around, 800, 600));
+  });
+
+  it("is around the thing itself where that is too much", () => {
+    const { x, y, zoom } = frame(
+      tall,
+      rect(50, 1000, 200, 8000),
+      rect(60, 5100, 168, 40),
+      800,
+      600,
+    );
+    expect(zoom).toBeGreaterThan(0.6);
+    expect(y + 300 / zoom).toBeCloseTo(5120);
+    expect(x + 400 / zoom).toBeCloseTo(150);
   });
 });
 

@@ -52,6 +52,28 @@ export function fitReadable(
   };
 }
 
+/** All of a picture if it can be read then; else something in it that can, with what is around it if there is
+ * room for that. */
+export function frame(
+  whole: Rect,
+  around: Rect,
+  focus: Rect,
+  width: number,
+  height: number,
+  kept = 0,
+): Camera {
+  const all = fit(whole, width, height, kept);
+  if (all.zoom >= READABLE) return all;
+  const near = fit(around, width, height, kept);
+  if (near.zoom >= READABLE) return near;
+  const [wide, high] = [(width - kept) / READABLE, height / READABLE];
+  return {
+    x: along(around.x, around.width, focus.x + Math.min(focus.width, wide) / 2, wide),
+    y: along(around.y, around.height, focus.y + Math.min(focus.height, high) / 2, high),
+    zoom: READABLE,
+  };
+}
+
 /** Where a window on a line begins: in the middle of what is smaller, else around a point of it. */
 function along(start: number, length: number, point: number, seen: number): number {
   const margin = MARGIN / READABLE;
