@@ -1060,3 +1060,17 @@ def test_samples_that_the_batch_does_not_have_are_told(root, monkeypatch):
                 step.keep("seen", samples=samples)
     kept = backlight.open(run.path).samples().rows()
     assert {(row["step"], row["sample"]) for row in kept} == {(1, 1)}
+
+
+def test_a_said_step_that_is_not_recorded_does_not_cost_what_the_last_one_did(root):
+    torch.manual_seed(0)
+    model = nn.Sequential(*(nn.Linear(3, 3) for _ in range(100)))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with backlight.watch(model, optimizer, root=root, every=10) as run:
+        for _ in range(40):
+            with run.step():
+                train_once(model, optimizer)
+    costs = {True: [], False: []}
+    for row in read(run.path, "steps"):
+        costs[row["recorded"]].append(row["recording_secs"])
+    assert np.median(costs[False]) < 0.2 * np.median(costs[True])

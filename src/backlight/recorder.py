@@ -307,6 +307,7 @@ class Recorder:
         course.loss = None
         course.step += 1
         course.iterations = course.passes = 0
+        self._modules.hooks_secs = 0.0
         self._optimizers.begin()
         if self._is_captured or self._is_compiled:
             self._modules.restart_calls()
@@ -320,7 +321,6 @@ class Recorder:
         course.recording_secs = self._observer.recording_secs = _perf() - started
 
     def _begin_capture(self) -> None:
-        self._modules.hooks_secs = 0.0
         is_keeping = self._is_keeping or self._must_decide
         if is_keeping:
             self._keeper.begin(batch_size=self._batch_size, holds_all=self._must_decide)
