@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import pytest
 from sample_runs import SampleRun
 
 from backlight.schema import STATS
 from backlight.store import streams
+from backlight.store.columns import batch_of
 from backlight.store.compact import compact
 from backlight.store.reader import RunReader
 from backlight.store.resume import read_progress
@@ -84,7 +84,7 @@ def append(writer: RunWriter, places: list[Any], step: int) -> None:
         }
         for order, place in enumerate(places)
     ]
-    writer.append("stats", pa.RecordBatch.from_pylist(rows, schema=STATS))
+    writer.append("stats", batch_of(rows, STATS))
     times = {"started_at": 0.0, "duration_secs": 0.1, "recording_secs": 0.01}
     what = {"kind": "train", "recorded": True, "reason": "", "iterations": 1, "batch_size": None}
     writer.append_rows("steps", [{"step": step, **what, "graph": "", **times}])

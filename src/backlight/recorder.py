@@ -465,11 +465,13 @@ class Recorder:
         found = self._optimizers.find(optimizer)
         if found is None:
             return
-        # After a pass, what was under way was cut short by an exception.
-        if not found.depth or found.passes != self._course.passes:
+        # After a pass, or in another step, what was under way has ended, by an exception or unseen.
+        course = self._course
+        is_inner = found.depth and course.is_open and found.passes == course.passes
+        if not is_inner:
             found.begin(args, kwargs)
             self._before_update(found)
-            found.depth, found.passes = 0, self._course.passes
+            found.depth, found.passes = 0, course.passes
         found.depth += 1
 
     def _on_updated(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
