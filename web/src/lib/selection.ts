@@ -78,8 +78,18 @@ const SCALES: readonly string[] = ["linear", "robust", "log", "relative"];
 
 /** `#/project/run/view?site=…&step=…`; what is as in `NOTHING` is left out. */
 export function formatSelection(selection: Selection): string {
-  if (selection.run === null) return "#/";
+  return addressesOf(selection)(selection.view);
+}
+
+/** The addresses of the same selection in each view: all but the view is put together once. */
+export function addressesOf(selection: Selection): (view: View) => string {
+  if (selection.run === null) return () => "#/";
   const run = selection.run.split("/").map(encodeURIComponent).join("/");
+  const query = queryOf(selection);
+  return (view) => `#/${run}/${view}${query ? `?${query}` : ""}`;
+}
+
+function queryOf(selection: Selection): string {
   const query = new URLSearchParams();
   const put = (name: string, value: string, standard: string) => {
     if (value !== standard) query.set(name, value);
@@ -103,8 +113,7 @@ export function formatSelection(selection: Selection): string {
   for (const name of selection.pins) query.append("pin", name);
   put("curves", formatCurves(selection.curves), "");
   for (const [name, value] of Object.entries(selection.more)) put(name, value, "");
-  const text = query.toString();
-  return `#/${run}/${selection.view}${text ? `?${text}` : ""}`;
+  return query.toString();
 }
 
 export function parseSelection(hash: string): Selection {

@@ -4,7 +4,8 @@ import { buildGraph } from "../lib/graph/model";
 import { hasAny, type Moment, pickRows, spread } from "../lib/graph/moment";
 import { type Item, isVertexItem } from "../lib/graph/nesting";
 import { ALL_PRESENT, presenceOf } from "../lib/graph/presence";
-import { itemValues } from "../lib/graph/values";
+import { placedAs } from "../lib/graph/scene";
+import { itemValues, withSelected } from "../lib/graph/values";
 import { askedSample, noneOfSample, whyNotOfSample } from "../lib/samples";
 import { colourScale, defaultScale, scalesFor, withBeyond } from "../lib/scale";
 import { isOfParameters, shownTitle, statisticOf } from "../lib/statistics";
@@ -74,15 +75,19 @@ export class GraphState extends GraphPicture {
     const iteration = this.iteration ?? this.iterations - 1;
     return presenceOf(this.graph, this.scene, this.pickedSeen, iteration, this.iterations);
   });
-  readonly values = $derived.by(() => {
-    if (!this.graph || !this.scene || !this.colours.data || !this.pickedColours) return new Map();
-    return itemValues(this.scene, {
+  private readonly numbers = $derived.by(() => {
+    if (!this.graph || !this.colours.data || !this.pickedColours) return null;
+    const source = {
       graph: this.graph,
       moment: this.colours.data,
       picked: this.pickedColours,
-      selected: this.vertex,
       isOfParameters: isOfParameters(this.quantity, this.statistic.name),
-    });
+    };
+    return { source, values: itemValues(source) };
+  });
+  readonly values = $derived.by(() => {
+    if (!this.numbers) return new Map();
+    return withSelected(this.numbers.values, this.numbers.source, this.vertex);
   });
   readonly sides = null;
   private readonly wholeScale = $derived.by(() => this.makeScale());
@@ -158,7 +163,7 @@ export class GraphState extends GraphPicture {
 
   noteOn(item: Item): string {
     const { graph, sample } = this;
-    if (!graph || sample === null || !this.colours.data || this.values.has(item)) return "";
+    if (!graph || sample === null || !this.colours.data || this.values.get(item)) return "";
     const vertices = isVertexItem(graph, item)
       ? [graph.vertices[item - graph.boxes.length]!]
       : graph.boxes[item]!.vertices.map((index) => graph.vertices[index]!);
@@ -174,7 +179,8 @@ export class GraphState extends GraphPicture {
 
   protected override chosenIn(box: number): number | null {
     const { quantity, statistic } = selection.current;
-    const shown = this.values.get(box)?.vertex;
+    const isOpen = this.scene && placedAs(this.scene, box)?.isOpen;
+    const shown = isOpen ? undefined : this.values.get(box)?.vertex;
     if (shown !== undefined && isOfParameters(quantity, statistic)) return shown;
     return super.chosenIn(box);
   }

@@ -1,11 +1,11 @@
 import type { Graph } from "../lib/graph/model";
 import { type Item, Nesting } from "../lib/graph/nesting";
-import { ALL, openAround, openBoxes, toggle } from "../lib/graph/open";
+import { ALL, inFewWords, openAround, openBoxes, toggle } from "../lib/graph/open";
 import type { Presence } from "../lib/graph/presence";
 import { reachOf } from "../lib/graph/reach";
 import { SceneMaker } from "../lib/graph/scene";
 import type { Sides } from "../lib/graph/sides";
-import { type ItemValue, mainVertex } from "../lib/graph/values";
+import { type ItemValues, mainVertex } from "../lib/graph/values";
 import type { ColourScale } from "../lib/scale";
 import type { Frame } from "./frame.svelte";
 import { selection } from "./selection.svelte";
@@ -14,7 +14,7 @@ import { selection } from "./selection.svelte";
 export abstract class GraphPicture {
   abstract readonly graph: Graph | null;
   /** The numbers that boxes show, what they are, and their colours. */
-  abstract readonly values: ReadonlyMap<Item, ItemValue>;
+  abstract readonly values: ItemValues;
   abstract readonly title: string;
   abstract readonly isShare: boolean;
   abstract readonly scale: ColourScale | null;
@@ -104,8 +104,10 @@ export abstract class GraphPicture {
   }
 
   toggle(item: Item): void {
-    const box = this.graph?.boxes[item];
-    if (box) selection.change({ toggled: toggle(selection.current.toggled, box.id) });
+    const { graph } = this;
+    const box = graph?.boxes[item];
+    if (!graph || !box) return;
+    selection.change({ toggled: inFewWords(graph, toggle(selection.current.toggled, box.id)) });
   }
 
   /** Opens everything, or goes back to what is open at first. */

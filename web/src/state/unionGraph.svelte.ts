@@ -4,9 +4,10 @@ import { buildGraph, type Graph } from "../lib/graph/model";
 import { type Item, isVertexItem } from "../lib/graph/nesting";
 import { openAround } from "../lib/graph/open";
 import { ALL_PRESENT } from "../lib/graph/presence";
+import { placedAs } from "../lib/graph/scene";
 import { type Sides, sidesOf } from "../lib/graph/sides";
 import { unionOf } from "../lib/graph/union";
-import type { ItemValue } from "../lib/graph/values";
+import type { ItemValues } from "../lib/graph/values";
 import type { Frame } from "./frame.svelte";
 import { GraphPicture } from "./graphPicture.svelte";
 import type { OtherRun } from "./others.svelte";
@@ -22,7 +23,7 @@ type Pair = readonly [one: GraphAnswer | null, other: GraphAnswer | null];
 /** The graphs of two runs as one picture, in which what only one of them has is marked. */
 export class UnionGraph extends GraphPicture {
   readonly answers = new Resource<Pair>({ keep: true, gapMs: 3000 });
-  readonly values: ReadonlyMap<Item, ItemValue> = new Map();
+  readonly values: ItemValues = new Map();
   readonly title = "";
   readonly isShare = false;
   readonly scale = null;
@@ -107,11 +108,11 @@ export class UnionGraph extends GraphPicture {
       .slice(0, MOST_OPENED)
       .reduce((open, box) => openAround(graph, open, box), [] as string[]);
     selection.change({ toggled, inside: "" });
-    const { byItem, direction } = this.scene!;
+    const scene = this.scene!;
     const placeOf = (box: number) => {
-      const placed = byItem.get(box);
+      const placed = placedAs(scene, box);
       if (!placed) return Number.POSITIVE_INFINITY;
-      return direction === "down" ? placed.y : placed.x;
+      return scene.direction === "down" ? placed.y : placed.x;
     };
     return boxes.toSorted((a, b) => placeOf(a) - placeOf(b) || a - b);
   }

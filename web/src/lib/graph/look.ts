@@ -7,7 +7,7 @@ import type { Presence } from "./presence";
 import type { Reach } from "./reach";
 import type { Scene } from "./scene";
 import type { Side, Sides } from "./sides";
-import type { ItemValue } from "./values";
+import type { ItemValues } from "./values";
 
 /** All that is needed to draw a scene once. */
 export interface Drawing {
@@ -16,7 +16,7 @@ export interface Drawing {
   camera: Camera;
   width: number;
   height: number;
-  values: ReadonlyMap<Item, ItemValue>;
+  values: ItemValues;
   scale: ColourScale | null;
   format: (value: number) => string;
   shapeOf: (vertex: number) => string;

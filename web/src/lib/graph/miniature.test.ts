@@ -14,6 +14,7 @@ const box = (item: number, x: number, size: number): Placed => ({
   height: size,
   isOpen: false,
   depth: 1,
+  end: 0,
 });
 
 function paint(placed: Placed[], broken: number[] = []) {

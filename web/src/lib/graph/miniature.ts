@@ -1,16 +1,15 @@
 import { MARKS, pack, parseHex, ramp } from "../colour";
 import type { ColourScale } from "../scale";
 import { stepOf } from "./look";
-import type { Item } from "./nesting";
 import type { Scene } from "./scene";
-import type { ItemValue } from "./values";
+import type { ItemValues } from "./values";
 
 export interface Miniature {
   width: number;
   height: number;
   /** Pixels for each unit of the scene. */
   by: number;
-  values: ReadonlyMap<Item, ItemValue>;
+  values: ItemValues;
   scale: ColourScale | null;
   dark: boolean;
   /** The colour of what has no value, as hexadecimal digits. */

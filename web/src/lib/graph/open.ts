@@ -43,6 +43,18 @@ export function toggle(toggled: readonly string[], id: string): string[] {
   return toggled.includes(id) ? toggled.filter((other) => other !== id) : [...toggled, id];
 }
 
+/** Up to so many names of boxes stand in the address as they were toggled. */
+const MOST_NAMES = 50;
+
+/** The same boxes open, said in fewer words if nearly all of them are: all but those that are named. */
+export function inFewWords(graph: Graph, toggled: string[]): string[] {
+  if (toggled.length <= MOST_NAMES || toggled.includes(ALL)) return toggled;
+  const [open, all] = [openBoxes(graph, toggled), allOpen(graph)];
+  const others = [...new Set([...all, ...open])].filter((box) => open.has(box) !== all.has(box));
+  const words = [ALL, ...others.map((box) => graph.boxes[box]!.id)];
+  return words.length < toggled.length ? words : toggled;
+}
+
 /** What has to be toggled so that everything around a box is open. */
 export function openAround(graph: Graph, toggled: readonly string[], box: number): string[] {
   const open = openBoxes(graph, toggled);

@@ -13,13 +13,9 @@ export function paintScene(context: CanvasRenderingContext2D, drawing: Drawing, 
   const spots: Spot[] = [];
   const specks: Placed[] = [];
   const smallest = SPECK / drawing.camera.zoom;
-  for (const placed of drawing.scene.placed) {
-    if (placed.height < smallest) {
-      if (!placed.isOpen) specks.push(placed);
-      continue;
-    }
-    const spot = spotOf(placed, drawing);
-    if (spot) spots.push(spot);
+  for (const placed of seenBoxes(drawing)) {
+    if (placed.height >= smallest) spots.push(spotOf(placed, drawing));
+    else if (!placed.isOpen) specks.push(placed);
   }
   for (const spot of spots) if (spot.placed.isOpen) paintFrame(context, spot, drawing, palette);
   paintLinks(context, drawing, palette);
@@ -39,19 +35,19 @@ function paintSpecks(
 ): void {
   const { camera, values, scale, reach, isDark } = drawing;
   const over: [colour: string, x: number, y: number][] = [];
-  let before = "";
+  let [xBefore, yBefore] = [Number.NaN, Number.NaN];
   for (const { item, x: left, y: top, width, height } of specks) {
     const x = Math.round((left - camera.x) * camera.zoom);
     const y = Math.round((top - camera.y) * camera.zoom);
     const value = values.get(item);
     if (value?.hasNan) over.push([palette.nan, x, y]);
     if (item === drawing.selected) over.push([palette.mark, x, y]);
-    const place = `${x}/${y}`;
-    if (place === before) continue;
-    before = place;
-    const isUp = reach?.upOfItem.has(item);
+    if (x === xBefore && y === yBefore) continue;
+    [xBefore, yBefore] = [x, y];
+    const isUp = reach && reach.upOfItem[item]! >= 0;
     const isColoured = value && scale && !Number.isNaN(value.value);
-    if (isUp || reach?.downOfItem.has(item)) context.fillStyle = isUp ? palette.up : palette.down;
+    const isLit = isUp || (reach && reach.downOfItem[item]! >= 0);
+    if (isLit) context.fillStyle = isUp ? palette.up : palette.down;
     else if (isColoured && !reach) context.fillStyle = fillOf(scale, value.value, isDark).css;
     else context.fillStyle = palette.side[drawing.sides?.ofItem(item) ?? "both"];
     const wide = Math.max(1, width * camera.zoom);
@@ -63,19 +59,33 @@ function paintSpecks(
   }
 }
 
-function spotOf(placed: Placed, { camera, width, height, scene }: Drawing): Spot | null {
-  if (placed.item === scene.root) return null;
-  const x = (placed.x - camera.x) * camera.zoom;
-  const y = (placed.y - camera.y) * camera.zoom;
-  const spot = {
+/** All but the whole itself. What is in a box that is out of sight is not looked at. */
+function seenBoxes({ scene, camera, width, height }: Drawing): Placed[] {
+  const margin = 12 / camera.zoom;
+  const [left, top] = [camera.x - margin, camera.y - margin];
+  const [right, bottom] = [camera.x + width / camera.zoom, camera.y + height / camera.zoom];
+  const seen: Placed[] = [];
+  for (let i = 1; i < scene.placed.length; ) {
+    const placed = scene.placed[i]!;
+    const isSeen =
+      placed.x < right &&
+      placed.y < bottom &&
+      placed.x + placed.width > left &&
+      placed.y + placed.height > top;
+    if (isSeen) seen.push(placed);
+    i = isSeen ? i + 1 : placed.end;
+  }
+  return seen;
+}
+
+function spotOf(placed: Placed, { camera }: Drawing): Spot {
+  return {
     placed,
-    x,
-    y,
+    x: (placed.x - camera.x) * camera.zoom,
+    y: (placed.y - camera.y) * camera.zoom,
     width: placed.width * camera.zoom,
     height: placed.height * camera.zoom,
   };
-  const isSeen = x < width && y < height && x + spot.width > -12 && y + spot.height > -12;
-  return isSeen ? spot : null;
 }
 
 function paintFrame(
@@ -124,9 +134,9 @@ function paintBox(
 ): void {
   const { item } = spot.placed;
   const { reach, presence, graph } = drawing;
-  const up = reach?.upOfItem.get(item);
-  const down = reach?.downOfItem.get(item);
-  const isTied = !reach || up !== undefined || down !== undefined;
+  const up = reach?.upOfItem[item] ?? -1;
+  const down = reach?.downOfItem[item] ?? -1;
+  const isTied = !reach || up >= 0 || down >= 0;
   context.globalAlpha = isTied ? 1 : GREYED;
   const box = isVertexItem(graph, item) ? null : graph.boxes[item]!;
   if (box && box.count > 1 && spot.height > 8) paintStack(context, spot, palette);
@@ -134,8 +144,8 @@ function paintBox(
   paintBorder(context, spot, drawing, palette);
   paintSide(context, spot, drawing, palette);
   if (reach && isTied && item !== drawing.selected) {
-    const isUp = up !== undefined && (down === undefined || up <= down);
-    const distance = isUp ? up : down!;
+    const isUp = up >= 0 && (down < 0 || up <= down);
+    const distance = isUp ? up : down;
     context.strokeStyle = isUp ? palette.up : palette.down;
     context.globalAlpha = strength(distance, reach.farthest);
     ring(context, spot, spot.height > 10 ? 2 : 1);

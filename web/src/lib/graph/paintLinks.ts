@@ -1,6 +1,6 @@
 import type { Drawing, Palette } from "./look";
 import { strength } from "./look";
-import type { Link } from "./scene";
+import type { Bundle, Link } from "./scene";
 
 const DATA = 2;
 const ARROW_FROM = 0.35;
@@ -9,24 +9,30 @@ const SHORTEST = 2;
 /** Of what only the other of two runs has. */
 export const OTHER_DASH = [8, 3, 2, 3];
 
-interface Lit {
+/** A line, and where the box that it is drawn in begins as seen from the camera. */
+interface Line {
   link: Link;
+  x: number;
+  y: number;
+}
+
+interface Lit {
+  line: Line;
   colour: string;
   alpha: number;
 }
 
 /** Draws the lines: plain ones in few strokes, then those of other roles, then those that are lit. */
 export function paintLinks(context: CanvasRenderingContext2D, drawing: Drawing, palette: Palette) {
-  const seen = drawing.scene.links.filter((link) => isSeen(link, drawing));
   const { reach } = drawing;
   const lit: Lit[] = [];
-  const others: Link[] = [];
-  const plain: Link[] = [];
-  for (const link of seen) {
-    const how = reach && litBy(link, drawing, palette);
+  const others: Line[] = [];
+  const plain: Line[] = [];
+  for (const line of seenLines(drawing)) {
+    const how = reach && litBy(line, drawing, palette);
     if (how) lit.push(how);
-    else if (reach && isOfOtherRole(link, drawing)) others.push(link);
-    else plain.push(link);
+    else if (reach && isOfOtherRole(line, drawing)) others.push(line);
+    else plain.push(line);
   }
   context.save();
   context.lineJoin = "round";
@@ -37,16 +43,16 @@ export function paintLinks(context: CanvasRenderingContext2D, drawing: Drawing, 
   context.globalAlpha = 1;
   context.strokeStyle = palette.dim;
   strokeAll(context, drawing, others, 0.6);
-  for (const { link, colour, alpha } of lit.sort((a, b) => a.alpha - b.alpha)) {
+  for (const { line, colour, alpha } of lit.sort((a, b) => a.alpha - b.alpha)) {
     context.strokeStyle = colour;
     context.fillStyle = colour;
     context.globalAlpha = alpha;
-    context.setLineDash(dashOf(link, drawing));
+    context.setLineDash(dashOf(line, drawing));
     context.lineWidth = 2;
     context.beginPath();
-    trace(context, link, drawing);
+    trace(context, line, drawing);
     context.stroke();
-    arrow(context, link, drawing);
+    arrow(context, line, drawing);
   }
   context.restore();
 }
@@ -55,51 +61,64 @@ export function paintLinks(context: CanvasRenderingContext2D, drawing: Drawing, 
 function strokeSides(
   context: CanvasRenderingContext2D,
   drawing: Drawing,
-  links: readonly Link[],
+  lines: readonly Line[],
   palette: Palette,
 ): void {
   for (const side of ["one", "other"] as const) {
-    const own = links.filter((link) => drawing.sides!.ofLink(link) === side);
+    const own = lines.filter(({ link }) => drawing.sides!.ofLink(link) === side);
     context.strokeStyle = palette.side[side];
     context.fillStyle = palette.side[side];
     context.lineWidth = 2;
     context.setLineDash(side === "other" && drawing.camera.zoom >= CURVES_FROM ? OTHER_DASH : []);
     context.beginPath();
-    for (const link of own) trace(context, link, drawing);
+    for (const line of own) trace(context, line, drawing);
     context.stroke();
-    for (const link of own) arrow(context, link, drawing);
+    for (const line of own) arrow(context, line, drawing);
   }
 }
 
-function isSeen({ points }: Link, { camera, width, height }: Drawing): boolean {
-  let left = points[0]!;
-  let top = points[1]!;
-  let right = left;
-  let bottom = top;
-  for (let i = 2; i < points.length; i += 2) {
-    const x = points[i]!;
-    const y = points[i + 1]!;
-    if (x < left) left = x;
-    else if (x > right) right = x;
-    if (y < top) top = y;
-    else if (y > bottom) bottom = y;
+/** Nothing in a box that is out of sight is looked at: there may be ten thousand lines, a few of them seen. */
+function seenLines(drawing: Drawing): Line[] {
+  const { camera, scene } = drawing;
+  const seen: Line[] = [];
+  for (const { box, links } of scene.bundles) {
+    if (!isBoxSeen(box, drawing)) continue;
+    const [x, y] = [box.x - camera.x, box.y - camera.y];
+    for (const link of links) if (isLinkSeen(link, x, y, drawing)) seen.push({ link, x, y });
   }
-  // Between points, a line is a point too.
-  if (right - left + bottom - top < SHORTEST / camera.zoom) return false;
+  return seen;
+}
+
+function isBoxSeen({ x, y, width, height }: Bundle["box"], drawing: Drawing): boolean {
+  const { camera } = drawing;
   return (
-    right >= camera.x &&
-    bottom >= camera.y &&
-    left <= camera.x + width / camera.zoom &&
-    top <= camera.y + height / camera.zoom
+    // All lines in it are shorter still.
+    width + height >= SHORTEST / camera.zoom &&
+    x + width >= camera.x &&
+    y + height >= camera.y &&
+    x <= camera.x + drawing.width / camera.zoom &&
+    y <= camera.y + drawing.height / camera.zoom
+  );
+}
+
+function isLinkSeen(link: Link, x: number, y: number, { camera, width, height }: Drawing): boolean {
+  const { left, top, right, bottom } = link;
+  return (
+    // Between points, a line is a point too.
+    right - left + bottom - top >= SHORTEST / camera.zoom &&
+    x + right >= 0 &&
+    y + bottom >= 0 &&
+    x + left <= width / camera.zoom &&
+    y + top <= height / camera.zoom
   );
 }
 
 /** Whether any of a line's edges is on a chain to or from the selected tensor, and how near. */
-function litBy(link: Link, { graph, reach }: Drawing, palette: Palette): Lit | null {
+function litBy(line: Line, { graph, reach }: Drawing, palette: Palette): Lit | null {
   const { source, sink, isBack } = graph.edges;
   let nearest = Number.POSITIVE_INFINITY;
   let colour = "";
-  for (const edge of link.edges) {
+  for (const edge of line.link.edges) {
     const up = reach!.up[sink[edge]!]!;
     const down = reach!.down[source[edge]!]!;
     // A line that leads back is lit where the chain ends in it, and the chain is not followed further.
@@ -115,48 +134,50 @@ function litBy(link: Link, { graph, reach }: Drawing, palette: Palette): Lit | n
     }
   }
   if (!colour) return null;
-  return { link, colour, alpha: strength(nearest, reach!.farthest) };
+  return { line, colour, alpha: strength(nearest, reach!.farthest) };
 }
 
-function isOfOtherRole(link: Link, { selected }: Drawing): boolean {
+function isOfOtherRole({ link }: Line, { selected }: Drawing): boolean {
   return selected !== null && (link.source === selected || link.sink === selected);
 }
 
 function strokeAll(
   context: CanvasRenderingContext2D,
   drawing: Drawing,
-  links: readonly Link[],
+  lines: readonly Line[],
   width: number,
 ): void {
   context.lineWidth = width;
   context.fillStyle = context.strokeStyle;
-  const byDash = new Map<string, Link[]>();
-  for (const link of links) {
-    const key = dashOf(link, drawing).join();
+  const byDash = new Map<string, Line[]>();
+  for (const line of lines) {
+    const key = dashOf(line, drawing).join();
     const group = byDash.get(key);
-    if (group) group.push(link);
-    else byDash.set(key, [link]);
+    if (group) group.push(line);
+    else byDash.set(key, [line]);
   }
   for (const [key, group] of byDash) {
     context.setLineDash(key ? key.split(",").map(Number) : []);
     context.beginPath();
-    for (const link of group) trace(context, link, drawing);
+    for (const line of group) trace(context, line, drawing);
     context.stroke();
-    for (const link of group) arrow(context, link, drawing);
+    for (const line of group) arrow(context, line, drawing);
   }
 }
 
 /** Dots where no gradient flows, dashes into the next iteration. */
-function dashOf({ isBack, edges }: Link, { graph, camera }: Drawing): number[] {
+function dashOf({ link }: Line, { graph, camera }: Drawing): number[] {
+  const { isBack, edges } = link;
   if (camera.zoom < CURVES_FROM) return [];
   if (isBack) return [7, 4];
   return edges.every((edge) => graph.edges.kind[edge] === DATA) ? [2, 3] : [];
 }
 
-function trace(context: CanvasRenderingContext2D, { points, isBack }: Link, drawing: Drawing) {
+function trace(context: CanvasRenderingContext2D, line: Line, drawing: Drawing) {
   const { camera, scene } = drawing;
-  const x = (i: number) => (points[i]! - camera.x) * camera.zoom;
-  const y = (i: number) => (points[i + 1]! - camera.y) * camera.zoom;
+  const { points, isBack } = line.link;
+  const x = (i: number) => (points[i]! + line.x) * camera.zoom;
+  const y = (i: number) => (points[i + 1]! + line.y) * camera.zoom;
   const last = points.length - 2;
   context.moveTo(x(0), y(0));
   if (isBack) {
@@ -175,11 +196,12 @@ function trace(context: CanvasRenderingContext2D, { points, isBack }: Link, draw
   }
 }
 
-function arrow(context: CanvasRenderingContext2D, { points }: Link, { camera }: Drawing): void {
+function arrow(context: CanvasRenderingContext2D, line: Line, { camera }: Drawing): void {
   if (camera.zoom < ARROW_FROM) return;
+  const { points } = line.link;
   const last = points.length - 2;
-  const x = (points[last]! - camera.x) * camera.zoom;
-  const y = (points[last + 1]! - camera.y) * camera.zoom;
+  const x = (points[last]! + line.x) * camera.zoom;
+  const y = (points[last + 1]! + line.y) * camera.zoom;
   const dx = Math.sign(points[last]! - points[last - 2]!);
   const dy = Math.sign(points[last + 1]! - points[last - 1]!);
   const size = 4 * Math.min(1, camera.zoom + 0.3);

@@ -1,5 +1,4 @@
 import type { Graph } from "./model";
-import type { Item } from "./nesting";
 import type { Scene } from "./scene";
 
 /** How far things are from the selected tensor, in things that are drawn; -1 where they are not tied. */
@@ -8,8 +7,9 @@ export interface Reach {
   up: Int32Array;
   /** Of each vertex that depends on the selected one. */
   down: Int32Array;
-  upOfItem: Map<Item, number>;
-  downOfItem: Map<Item, number>;
+  /** The same of each item that is drawn: the least of its vertices. */
+  upOfItem: Int32Array;
+  downOfItem: Int32Array;
   farthest: number;
 }
 
@@ -21,7 +21,7 @@ export function reachOf(graph: Graph, scene: Scene, vertex: number): Reach {
   const downOfItem = ofItems(scene, down);
   let farthest = 1;
   for (const found of [upOfItem, downOfItem])
-    for (const distance of found.values()) farthest = Math.max(farthest, distance);
+    for (const distance of found) if (distance > farthest) farthest = distance;
   return { up, down, upOfItem, downOfItem, farthest };
 }
 
@@ -54,14 +54,13 @@ function distances(graph: Graph, scene: Scene, from: number, isDown: boolean): I
   return found;
 }
 
-function ofItems(scene: Scene, distance: Int32Array): Map<Item, number> {
-  const found = new Map<Item, number>();
+function ofItems(scene: Scene, distance: Int32Array): Int32Array {
+  const found = new Int32Array(scene.placeOf.length).fill(-1);
   for (let vertex = 0; vertex < distance.length; vertex++) {
     const at = distance[vertex]!;
     if (at < 0) continue;
     const item = scene.itemOfVertex[vertex]!;
-    const known = found.get(item);
-    if (known === undefined || known > at) found.set(item, at);
+    if (item >= 0 && (found[item]! < 0 || found[item]! > at)) found[item] = at;
   }
   return found;
 }

@@ -13,16 +13,28 @@ export interface Placed {
   height: number;
   isOpen: boolean;
   depth: number;
+  /** Where in the scene's list that begins which is no longer in it. */
+  end: number;
 }
 
 /** A line between two things that are drawn: one or more edges of the graph. */
 export interface Link {
   source: Item;
   sink: Item;
-  /** x and y of its points, from end to end. */
+  /** x and y of its points, from end to end, as seen from the corner of the box that it is drawn in. */
   points: number[];
+  left: number;
+  top: number;
+  right: number;
+  bottom: number;
   isBack: boolean;
   edges: number[];
+}
+
+/** The lines that are drawn in one open box. They are the same for as long as nothing opens or closes in it. */
+export interface Bundle {
+  box: Placed;
+  links: readonly Link[];
 }
 
 export interface Scene {
@@ -32,10 +44,16 @@ export interface Scene {
   height: number;
   /** Boxes before what is in them. */
   placed: Placed[];
-  byItem: Map<Item, Placed>;
-  links: Link[];
+  /** Of each item its place in that list, or -1: see `placedAs`. */
+  placeOf: Int32Array;
+  bundles: Bundle[];
   /** What a vertex of the graph is drawn as: itself, or a box that holds it; -1 outside. */
   itemOfVertex: Int32Array;
+}
+
+/** What something is drawn as, if it is in the scene. */
+export function placedAs({ placed, placeOf }: Scene, item: Item | null): Placed | undefined {
+  return item === null ? undefined : placed[placeOf[item] ?? -1];
 }
 
 export const SIZES = {
@@ -62,6 +80,7 @@ interface BoxLayout {
   height: number;
   placement: Placement | null;
   backs: number;
+  links: Link[] | null;
 }
 
 /** Lays out what is open. What did not change since the last time is kept. */
@@ -75,6 +94,7 @@ export class SceneMaker {
 
   make(root: number, open: ReadonlySet<number>, direction: Direction): Scene {
     this.forget(open, direction);
+    const { boxes, vertices } = this.nesting.graph;
     const size = this.layout(root);
     const scene: Scene = {
       root,
@@ -82,12 +102,14 @@ export class SceneMaker {
       width: size.width,
       height: size.height,
       placed: [],
-      byItem: new Map(),
-      links: [],
-      itemOfVertex: new Int32Array(this.nesting.graph.vertices.length).fill(-1),
+      placeOf: new Int32Array(boxes.length + vertices.length).fill(-1),
+      bundles: [],
+      itemOfVertex: new Int32Array(vertices.length).fill(-1),
     };
     this.put(scene, root, 0, 0, 0);
-    for (const box of scene.placed) if (box.isOpen) this.link(scene, box);
+    for (const box of scene.placed) {
+      if (box.isOpen) scene.bundles.push({ box, links: this.linksIn(scene, box) });
+    }
     return scene;
   }
 
@@ -166,6 +188,7 @@ export class SceneMaker {
       height: height + SIZES.header + SIZES.pad,
       placement,
       backs,
+      links: null,
     };
   }
 
@@ -208,22 +231,23 @@ export class SceneMaker {
     const { graph } = this.nesting;
     const isOpen = item === scene.root || this.open.has(item);
     const { width, height } = isOpen ? this.layout(item) : this.sizeOf(item);
-    const placed: Placed = { item, x, y, width, height, isOpen, depth };
+    const placed: Placed = { item, x, y, width, height, isOpen, depth, end: 0 };
+    scene.placeOf[item] = scene.placed.length;
     scene.placed.push(placed);
-    scene.byItem.set(item, placed);
     if (isVertexItem(graph, item)) scene.itemOfVertex[item - graph.boxes.length] = item;
     else if (!isOpen) this.cover(scene, item, item);
     else this.fill(scene, placed);
+    placed.end = scene.placed.length;
   }
 
   private fill(scene: Scene, box: Placed): void {
     const { items } = this.nesting.arrangement(box.item);
     const { placement } = this.layout(box.item);
+    const { x, y } = this.inside(box);
     for (const [place, item] of items.entries()) {
       const { width, height } = this.sizeOf(item);
       const middle = placement!.middle[place]!;
       const start = placement!.start[place]!;
-      const { x, y } = this.inside(box);
       if (scene.direction === "down")
         this.put(scene, item, x + middle - width / 2, y + start, box.depth + 1);
       else this.put(scene, item, x + start, y + middle - height / 2, box.depth + 1);
@@ -245,7 +269,13 @@ export class SceneMaker {
     }
   }
 
-  private link(scene: Scene, box: Placed): void {
+  private linksIn(scene: Scene, box: Placed): Link[] {
+    const layout = this.layout(box.item);
+    layout.links ??= this.link(scene, box);
+    return layout.links;
+  }
+
+  private link(scene: Scene, box: Placed): Link[] {
     const { edges } = this.nesting.graph;
     const { items, pairs, pairOfEdge, layering } = this.nesting.arrangement(box.item);
     const known = new Map<number, Link>();
@@ -261,22 +291,22 @@ export class SceneMaker {
           ? this.aroundSide(scene, box, source, sink, back++)
           : this.along(scene, box, source, sink, layering.bends[pair]!);
         if (!isBack && scene.direction === "down") {
-          const [upper, lower] = pairs[pair]!.map((place) => scene.byItem.get(items[place]!)!);
-          points.splice(2, 0, ...leaving(scene.byItem.get(source)!, upper!));
-          points.splice(-2, 0, ...reaching(scene.byItem.get(sink)!, lower!));
+          const [upper, lower] = pairs[pair]!.map((place) => placedAs(scene, items[place]!)!);
+          points.splice(2, 0, ...leaving(placedAs(scene, source)!, upper!));
+          points.splice(-2, 0, ...reaching(placedAs(scene, sink)!, lower!));
         }
-        link = { source, sink, points, isBack, edges: [] };
+        link = { source, sink, ...seenFrom(box, points), isBack, edges: [] };
         known.set(key, link);
-        scene.links.push(link);
       }
       link.edges.push(edge);
     }
+    return [...known.values()];
   }
 
   private along(scene: Scene, box: Placed, source: Item, sink: Item, bends: readonly number[]) {
     const { placement } = this.layout(box.item);
-    const from = scene.byItem.get(source)!;
-    const to = scene.byItem.get(sink)!;
+    const from = placedAs(scene, source)!;
+    const to = placedAs(scene, sink)!;
     const { x, y } = this.inside(box);
     const isDown = scene.direction === "down";
     const points = isDown
@@ -296,8 +326,8 @@ export class SceneMaker {
 
   /** Out at the end of one, past all that stands between them, and in at the beginning of the other. */
   private aroundSide(scene: Scene, box: Placed, source: Item, sink: Item, number: number) {
-    const from = scene.byItem.get(source)!;
-    const to = scene.byItem.get(sink)!;
+    const from = placedAs(scene, source)!;
+    const to = placedAs(scene, sink)!;
     const { placement } = this.layout(box.item);
     const { x, y } = this.inside(box);
     const far = placement!.across + SIZES.back * (number + 1);
@@ -313,6 +343,19 @@ export class SceneMaker {
     const turn = [late + gap, a, late + gap, y + far, early - gap, y + far, early - gap, b];
     return [late, a, ...turn, early, b];
   }
+}
+
+/** The points of a line as seen from a box, and how far they reach. */
+function seenFrom({ x, y }: Placed, absolute: readonly number[]) {
+  const points = absolute.map((at, i) => at - (i % 2 === 0 ? x : y));
+  const [across, along] = [0, 1].map((from) => points.filter((_, i) => i % 2 === from));
+  return {
+    points,
+    left: Math.min(...across!),
+    top: Math.min(...along!),
+    right: Math.max(...across!),
+    bottom: Math.max(...along!),
+  };
 }
 
 /** From something deep in an open box, down along its side: else through all that stands below it there. */

@@ -8,7 +8,7 @@ export type Side = Owner | "mixed";
 
 export interface Sides {
   ofItem: (item: Item) => Side;
-  ofLink: (link: Link) => Owner;
+  ofLink: (link: Pick<Link, "edges">) => Owner;
   /** What is different, in few signs: `−` only in one, `+` only in the other, `≠` another module. */
   signOf: (item: Item) => string;
   /** How many tensors and edges are whose. */

@@ -112,9 +112,7 @@ describe("the union of two graphs", () => {
     );
     expect([sides.tensors.one, sides.tensors.other]).toEqual([0, 0]);
     expect([sides.edges.one > 0, sides.edges.other]).toEqual([true, 0]);
-    const lines = Array.from(graph.edges.source, (_, edge) =>
-      sides.ofLink({ source: 0, sink: 0, points: [], isBack: false, edges: [edge] }),
-    );
+    const lines = Array.from(graph.edges.source, (_, edge) => sides.ofLink({ edges: [edge] }));
     expect(lines.filter((side) => side === "one").length).toBe(sides.edges.one);
   });
 

@@ -1,7 +1,6 @@
 import type { Graph } from "./model";
 import type { Moment, Picked } from "./moment";
 import { type Item, isVertexItem } from "./nesting";
-import type { Scene } from "./scene";
 
 /** The number that something shows, and of which tensor it is. */
 export interface ItemValue {
@@ -14,31 +13,47 @@ export interface ItemValue {
   of: number;
 }
 
+/** The number that each item shows while it is closed. */
+export interface ItemValues {
+  get(item: Item): ItemValue | undefined;
+}
+
 interface Source {
   graph: Graph;
   moment: Moment;
   picked: Picked;
-  /** Whose number is shown by the box that it is a tensor of. */
-  selected: number | null;
   /** Only parameters have this quantity, so a box shows the greatest of those in it. */
   isOfParameters: boolean;
 }
 
-/** A number for everything in the scene that has one. */
-export function itemValues(scene: Scene, source: Source): Map<Item, ItemValue> {
-  const found = new Map<Item, ItemValue>();
-  for (const { item, isOpen } of scene.placed) {
-    if (isOpen) continue;
-    const value = numberOf(item, source);
-    if (value) found.set(item, value);
-  }
-  return found;
+/** The numbers while nothing is selected, each worked out when it is first asked for: whatever opens, closes or
+ * is selected changes none of them. */
+export function itemValues(source: Source): ItemValues {
+  const known = new Map<Item, ItemValue | undefined>();
+  return {
+    get(item) {
+      if (!known.has(item)) known.set(item, numberOf(item, source, null) ?? undefined);
+      return known.get(item);
+    },
+  };
 }
 
-function numberOf(item: Item, source: Source): ItemValue | null {
+/** The same numbers, but that the box of the selected tensor shows that tensor's own. */
+export function withSelected(
+  values: ItemValues,
+  source: Source,
+  selected: number | null,
+): ItemValues {
+  if (selected === null) return values;
+  const { box } = source.graph.vertices[selected]!;
+  const own = numberOf(box, source, selected) ?? undefined;
+  return { get: (item) => (item === box ? own : values.get(item)) };
+}
+
+function numberOf(item: Item, source: Source, selected: number | null): ItemValue | null {
   const { graph } = source;
   if (isVertexItem(graph, item)) return readValue(item - graph.boxes.length, source);
-  const chosen = chosenRole(graph, item, source.selected);
+  const chosen = chosenRole(graph, item, selected);
   const main = mainVertex(graph, item);
   // An output that was chosen before speaks for its module still: for the parameters in it.
   const speaks = source.isOfParameters && chosen === main && graph.boxes[item]!.kind === "module";
@@ -60,7 +75,7 @@ export function shownVertex(
   graph: Graph,
   box: number,
   selected: number | null,
-  values: ReadonlyMap<Item, ItemValue>,
+  values: ItemValues,
 ): number | null {
   return values.get(box)?.vertex ?? chosenRole(graph, box, selected) ?? mainVertex(graph, box);
 }

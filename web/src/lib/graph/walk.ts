@@ -1,17 +1,20 @@
 import type { Graph } from "./model";
 import { type Item, isVertexItem } from "./nesting";
-import type { Placed, Scene } from "./scene";
+import { type Placed, placedAs, type Scene } from "./scene";
 
 export type Step = "up" | "down" | "before" | "after";
 
 /** What a key leads to from something: along a line, or to what stands beside it. */
 export function walk(graph: Graph, scene: Scene, from: Item | null, step: Step): Item | null {
-  const at = from === null ? undefined : scene.byItem.get(from);
+  const at = placedAs(scene, from);
   if (!at) return firstItem(scene);
   if (step === "before" || step === "after") return beside(scene, at, step === "after");
-  const ends = scene.links
-    .filter((link) => !link.isBack && (step === "up" ? link.sink : link.source) === at.item)
-    .map((link) => scene.byItem.get(step === "up" ? link.source : link.sink)!);
+  const [near, far] = step === "up" ? (["sink", "source"] as const) : (["source", "sink"] as const);
+  const ends = scene.bundles.flatMap(({ links }) =>
+    links
+      .filter((link) => !link.isBack && link[near] === at.item)
+      .map((link) => placedAs(scene, link[far])!),
+  );
   const isParameter = ({ item }: Placed) =>
     isVertexItem(graph, item) && graph.vertices[item - graph.boxes.length]!.port === "inner";
   const main = ends.filter((end) => !isParameter(end));
