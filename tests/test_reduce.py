@@ -195,6 +195,62 @@ def test_every_width_of_vectors_sees_the_same(lanes, dtype, shape):
     assert_row(observe(tensor, unit_dim=units), tensor, check_units=units if units > 0 else None)
 
 
+def _mixed(generator):
+    """Blocks of elements that are nowhere near each other: no window fits two of them."""
+    scales = torch.tensor([1e-30, 1.0, 1e30, 0.0]).repeat(32).repeat_interleave(512)
+    return torch.randn(len(scales), generator=generator) * scales
+
+
+# Tensors that are long enough to be counted by twos, where the processor does so.
+COUPLES = {
+    "normal": lambda g: torch.randn(70_001, generator=g),
+    "half zeros": lambda g: torch.randn(40_000, generator=g).relu(),
+    "all zeros": lambda g: torch.zeros(10_000),
+    "zeros first": lambda g: torch.cat([torch.zeros(20_000), torch.randn(20_000, generator=g)]),
+    "all alike": lambda g: torch.full((300_000,), -1.5),
+    "two values": lambda g: torch.where(torch.rand(200_000, generator=g) < 0.5, 1.0, -3.0),
+    "wide": lambda g: torch.randn(50_000, generator=g) ** 9,
+    "squares": lambda g: torch.randn(50_000, generator=g).square() * 1e-12,
+    "blocks": _mixed,
+    "largest": lambda g: (torch.rand(20_000, generator=g) * 2 - 1) * 3.4e38,
+    "smallest": lambda g: torch.randn(20_000, generator=g) * 1e-37,
+    "subnormal": lambda g: torch.randn(20_000, generator=g) * 1e-40,
+    "grows": lambda g: torch.randn(60_000, generator=g) * torch.logspace(-30, 30, 60_000),
+}
+
+
+@pytest.mark.parametrize("kind", COUPLES)
+@pytest.mark.parametrize("samples", [0, 16, 2100])
+def test_counting_by_twos_misses_nothing(lanes, kind, samples):
+    tensor = COUPLES[kind](torch.Generator().manual_seed(3))
+    if samples:
+        positions = max(len(tensor) // samples // 16, 1) * 16  # whole vectors of them
+        tensor = tensor[torch.arange(samples * positions) % len(tensor)].view(samples, positions)
+    units = 1 if samples else NO_UNITS
+    assert_row(observe(tensor, unit_dim=units), tensor, check_units=units if samples else None)
+    tensor.view(-1)[::1000] = float("nan")
+    tensor.view(-1)[7::1001] = float("inf")
+    assert_row(observe(tensor, unit_dim=units), tensor, check_units=units if samples else None)
+
+
+@pytest.mark.parametrize("kind", ["normal", "wide", "blocks", "grows"])
+def test_how_elements_are_counted_changes_no_other_number(kind):
+    tensor = COUPLES[kind](torch.Generator().manual_seed(3))
+    before = torch.get_num_threads()
+    rows = []
+    try:
+        for threads in (1, 2, 3):
+            torch.set_num_threads(threads)
+            rows.append(observe(tensor))
+            # Behind others, so that what was counted before leaves nothing behind.
+            table = Reducer()
+            table.observe_many([(tensor * 3, 1, 0), (tensor, 3, 1), (tensor[:3000], 2, 0)], 2)
+            rows.append(table.take(step=9).to_pylist()[1] | {"order": 0})
+    finally:
+        torch.set_num_threads(before)
+    assert all(row == rows[0] for row in rows)
+
+
 @pytest.mark.parametrize("threads", [1, 2, 5])
 def test_many_chunks_and_threads_give_the_same_bits(threads):
     tensor = torch.randn(3, 200_001, generator=torch.Generator().manual_seed(1)) ** 3

@@ -7,7 +7,8 @@
  *     _kernel_pairs.h    a sketch as it is stored
  *     _kernel_digest.h   whether a tensor has changed
  *     _kernel_units.h    what units do over a batch
- *     _kernel_avx512.h   the inner loops of both once more, for wide vectors
+ *     _kernel_couples.h  elements counted two at a time
+ *     _kernel_avx512.h   the inner loops of all three once more, for wide vectors
  *     _kernel_jobs.h     many tensors on many threads
  *     _kernel_torch.h    where torch's tensors lie
  *     _kernel_table.h    rows, filled tensor by tensor
@@ -86,6 +87,7 @@ static int choose_lanes(int most) {
     has_avx2 = lanes >= AVX2_LANES;
     look32 = lanes >= AVX512_LANES ? look32_avx512 : has_avx2 ? look32_avx2 : look32_plain;
     look64 = has_avx2 ? look64_avx2 : look64_plain;
+    end_couples = lanes >= AVX512_LANES ? end_couples_avx512 : NULL;
     see_columns = lanes >= AVX512_LANES ? columns_avx512 : NULL;
     count_subnormals32 = has_avx2 ? count_subnormals32_avx2 : count_subnormals32_plain;
     see_samples = has_avx2 ? see_avx2 : see_plain;

@@ -2,10 +2,10 @@
 #ifndef BACKLIGHT_KERNEL_AVX512_H
 #define BACKLIGHT_KERNEL_AVX512_H
 
+#include "_kernel_couples.h"
 #include "_kernel_units.h"
 
 #ifdef HAS_AVX2
-#define AVX512 __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,fma,bmi2")))
 
 /* How many floats are fetched before they are read: along a tensor, and of samples that lie far apart, where
  * too many would drive each other out of the cache. */
@@ -26,12 +26,16 @@ AVX512 INLINE Lanes512 start_lanes512(void) {
 
 /* `a` and `b` are the halves of `v`. */
 AVX512 INLINE void see_sixteen(Lanes512 *l, __m512 v, __m512d a, __m512d b) {
-    const __m512i one = _mm512_set1_epi32(1);
-    __m512i size = _mm512_and_si512(_mm512_castps_si512(v), _mm512_set1_epi32(INT32_MAX));
     l->abs_a = _mm512_add_pd(l->abs_a, _mm512_abs_pd(a));
     l->abs_b = _mm512_add_pd(l->abs_b, _mm512_abs_pd(b));
     l->low = _mm512_min_ps(l->low, v);
     l->high = _mm512_max_ps(l->high, v);
+}
+
+/* Zeros, and how small others are, where nobody else tells. */
+AVX512 INLINE void see_sizes(Lanes512 *l, __m512 v) {
+    const __m512i one = _mm512_set1_epi32(1);
+    __m512i size = _mm512_and_si512(_mm512_castps_si512(v), _mm512_set1_epi32(INT32_MAX));
     l->zeros = _mm512_mask_add_epi32(l->zeros, _mm512_testn_epi32_mask(size, size), l->zeros, one);
     l->small = _mm512_min_epu32(l->small, _mm512_sub_epi32(size, one));
 }
@@ -57,30 +61,48 @@ AVX512 INLINE void end_lanes512(const Lanes512 *l, Look *look) {
 
 AVX512 INLINE __m512d eight_at(const float *x) { return _mm512_cvtps_pd(_mm256_loadu_ps(x)); }
 
-AVX512 static Look look32_avx512(const float *x, int n, Sketch32 *sketch) {
+/* Counts sixteen elements, one by one or by twos. */
+AVX512 INLINE void count_lanes(Lanes512 *lanes, Sending *sending, Sketch32 *sketch, const float *x, __m512 v, const int by_twos) {
+    if (by_twos) {
+        send_sixteen(sending, sketch, x, v);
+        return;
+    }
+    see_sizes(lanes, v);
+    if (sketch) count_sixteen(x, sketch);
+}
+
+AVX512 INLINE Look look_at(const float *x, int n, Sketch32 *sketch, const int by_twos) {
     Look look = NOTHING_SEEN;
     look.first = (double)x[0];
     Lanes512 lanes = start_lanes512();
+    Sending sending = by_twos ? start_sending(&sketch->couples) : (Sending){.next = 0};
     const __m512d first = _mm512_set1_pd(look.first);
     __m512d sum_a = _mm512_setzero_pd(), sum_b = sum_a, square_a = sum_a, square_b = sum_a;
     int i = 0;
+    if (by_twos) make_room(&sending, sketch, n);
     for (; i + 16 <= n; i += 16) {
         _mm_prefetch((const char *)(x + i + AHEAD), _MM_HINT_T0);
         __m512d a = eight_at(x + i), b = eight_at(x + i + 8);
-        see_sixteen(&lanes, _mm512_loadu_ps(x + i), a, b);
+        __m512 v = _mm512_loadu_ps(x + i);
+        see_sixteen(&lanes, v, a, b);
         a = _mm512_sub_pd(a, first);
         b = _mm512_sub_pd(b, first);
         sum_a = _mm512_add_pd(sum_a, a);
         sum_b = _mm512_add_pd(sum_b, b);
         square_a = _mm512_fmadd_pd(a, a, square_a);
         square_b = _mm512_fmadd_pd(b, b, square_b);
-        if (sketch) count_sixteen(x + i, sketch);
+        count_lanes(&lanes, &sending, sketch, x + i, v, by_twos);
     }
     end_lanes512(&lanes, &look);
+    if (by_twos) look.zeros += end_sending(&sending, sketch, i);
     look.sum = _mm512_reduce_add_pd(_mm512_add_pd(sum_a, sum_b));
     look.square = _mm512_reduce_add_pd(_mm512_add_pd(square_a, square_b));
     look32_on(x + i, n - i, &look, sketch);
     return look;
+}
+
+AVX512 static Look look32_avx512(const float *x, int n, Sketch32 *sketch) {
+    return sketch && can_couple(sketch, x, n, 1, n) ? look_at(x, n, sketch, 1) : look_at(x, n, sketch, 0);
 }
 
 /* Half of the columns: what is summed of them, and what that says. */
@@ -113,24 +135,27 @@ AVX512 INLINE void note_half(const Half *h, Sums512 *sums) {
 
 AVX512 INLINE __mmask16 both_halves(__mmask8 a, __mmask8 b) { return (__mmask16)(a | b << 8); }
 
-/* Sixteen positions over all samples; nothing of them goes through memory. */
-AVX512 static int columns_avx512(const float *x, int64_t stride, int64_t samples, int n, TileSums *sums, Look *look,
-                                 Sketch32 *sketch, uint8_t *flag) {
+/* Sixteen positions over all samples; nothing of them but keys goes through memory. */
+AVX512 INLINE int see_positions(const float *x, int64_t stride, int64_t samples, int n, TileSums *sums, Look *look,
+                                Sketch32 *sketch, uint8_t *flag, const int by_twos) {
     const __m512d none = _mm512_setzero_pd();
     Lanes512 lanes = start_lanes512();
+    Sending sending = by_twos ? start_sending(&sketch->couples) : (Sending){.next = 0};
     Sums512 all = {_mm512_set1_pd((double)x[0]), _mm512_set1_pd(1.0 / (double)samples), none, none, none, none, 0};
     __mmask16 unknown = 0;
     for (int i = 0; i < n; i += ABREAST) {
         const float *at = x + i;
         Half a = {eight_at(at), none, none}, b = {eight_at(at + 8), none, none};
+        if (by_twos) make_room(&sending, sketch, samples * ABREAST);
         __mmask16 filled = _mm512_cmp_ps_mask(_mm512_loadu_ps(at), _mm512_setzero_ps(), _CMP_NEQ_UQ);
         for (int64_t s = 0; s < samples; s++, at += stride) {
             __m512d low = eight_at(at), high = eight_at(at + 8);
             _mm_prefetch((const char *)(at + SHORTLY), _MM_HINT_T0);
-            see_sixteen(&lanes, _mm512_loadu_ps(at), low, high);
+            __m512 v = _mm512_loadu_ps(at);
+            see_sixteen(&lanes, v, low, high);
             add_half(&a, low);
             add_half(&b, high);
-            count_sixteen(at, sketch);
+            count_lanes(&lanes, &sending, sketch, at, v, by_twos);
         }
         note_half(&a, &all);
         note_half(&b, &all);
@@ -143,9 +168,16 @@ AVX512 static int columns_avx512(const float *x, int64_t stride, int64_t samples
         unknown |= lost;
     }
     end_lanes512(&lanes, look);
+    if (by_twos) look->zeros += end_sending(&sending, sketch, samples * n);
     *sums = (TileSums){(double)x[0], _mm512_reduce_add_pd(all.mean), _mm512_reduce_add_pd(all.mean_square),
                        _mm512_reduce_add_pd(all.deviation), _mm512_reduce_add_pd(all.spread), all.known};
     return unknown != 0;
+}
+
+AVX512 static int columns_avx512(const float *x, int64_t stride, int64_t samples, int n, TileSums *sums, Look *look,
+                                 Sketch32 *sketch, uint8_t *flag) {
+    return can_couple(sketch, x, stride, samples, n) ? see_positions(x, stride, samples, n, sums, look, sketch, flag, 1)
+                                                     : see_positions(x, stride, samples, n, sums, look, sketch, flag, 0);
 }
 #endif
 

@@ -180,6 +180,7 @@ static void do_part(const Job *job, int64_t number, const Worker *worker) {
     int is_narrow = !is_wide(job->tensor.dtype);
     Range *range = is_narrow ? &sketch32.range : &sketch64.range;
     int had_subnormal = range->has_subnormal;
+    sketch32.couples.is_worthwhile = job->tensor.count >= WORTHWHILE;
     range->has_subnormal = 0; /* only where this task has some, it looks for them once more */
     clear_moments(&part->moments);
     part->spread = (Spread){0.0, 0};
@@ -207,6 +208,7 @@ typedef struct {
 /* Moves what a thread has counted of a tensor to the last part that it worked on. */
 static int hand_in(const Job *job, Part *last, Worker *worker) {
     last->pairs_start = worker->pairs.length;
+    if (end_couples) end_couples(&sketch32);
     int bad = is_wide(job->tensor.dtype) ? take_sketch64(&worker->pairs, &sketch64)
                                          : take_sketch32(&worker->pairs, &sketch32);
     last->pairs_end = worker->pairs.length;

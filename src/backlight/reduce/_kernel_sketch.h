@@ -22,9 +22,20 @@ typedef struct {
     int low, high, has_subnormal;
 } Range;
 
+/* Elements that are counted by twos, before they come to the bins: see _kernel_couples.h. */
+enum { KEYS_WAIT = 128, WORTHWHILE = 4096 /* elements: of fewer, to empty the cells takes longer */ };
+typedef struct {
+    uint16_t cells[128][256] __attribute__((aligned(64)));      /* 0 but within a tensor */
+    uint8_t keys[2 * KEYS_WAIT] __attribute__((aligned(64)));
+    int base; /* the bin that the window begins with; 0 where there is no window */
+    int count, beyond, misfits, is_worthwhile;
+    unsigned next;
+} Couples;
+
 typedef struct {
     uint32_t bins[COPIES32][ROW32], subnormal[SUBNORMAL32];
     Range range;
+    Couples couples;
 } Sketch32;
 
 typedef struct {
@@ -35,6 +46,8 @@ typedef struct {
 static const Range EMPTY = {BINS64, -1, 0};
 static __thread Sketch32 sketch32; /* 0 and EMPTY outside of a task */
 static __thread Sketch64 sketch64;
+
+static void (*end_couples)(Sketch32 *); /* brings them to the bins, where the processor counts by twos */
 
 static void widen(Range *range, int low, int high, int has_subnormal) {
     if (low < range->low) range->low = low;

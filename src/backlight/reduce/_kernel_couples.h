@@ -1,0 +1,171 @@
+/* Elements counted two at a time, for processors with wide vectors.
+ *
+ * To count an element is to store a number, and a processor stores one a cycle: that is what a sketch costs. Most of
+ * a tensor's elements lie within a few binades, so that the keys of two of them fit one small index: the first's key
+ * and the second's say which cell of a square is counted up, and the sums over its rows and columns are how often each
+ * key was seen. What lies beyond the window, and is not 0, is counted one by one. Vectors make the keys, which wait a
+ * while before they are read: right after their store the processor is not done with it.
+ */
+#ifndef BACKLIGHT_KERNEL_COUPLES_H
+#define BACKLIGHT_KERNEL_COUPLES_H
+
+#include "_kernel_sketch.h"
+
+#ifdef HAS_AVX2
+#define AVX512 __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,fma,bmi2,popcnt")))
+
+/* A key is a sign and a place in the window. Behind its bins there are places for what is not counted, several, so
+ * that many zeros do not wait for each other's store. */
+enum { KEY_SIGN = 64, KEY_BINS = 60, KEYS_IN_ALL = 2 * KEY_SIGN, ABOVE = 2 /* bins above the largest seen */, LOWEST_NORMAL = 4 };
+
+/* Sums have 16 bits. A window fits where at most one element in so many is beyond; after some others no more are tried. */
+enum { MOST_COUPLES = 32000, MOST_SAMPLES = 2048 /* of sixteen elements each */, FEW_BEYOND = 16, MOST_MISFITS = 3 };
+enum { TRIED = 2048 /* elements, by which a window is chosen */ };
+
+static const uint8_t NO_KEYS[16] = {60, 124, 61, 125, 62, 126, 63, 127, 124, 60, 125, 61, 126, 62, 127, 63};
+
+/* Keys go round: behind the last place comes the first. */
+INLINE unsigned turned(unsigned at) { return at & (2 * KEYS_WAIT - 1); }
+
+AVX512 INLINE void count_keys(Couples *c, unsigned at) {
+    uint16_t *cells = c->cells[0];
+    for (int k = 0; k < 16; k += 2) { /* the second key is the row */
+        uint16_t couple;
+        memcpy(&couple, c->keys + at + k, sizeof couple);
+        cells[couple]++;
+    }
+}
+
+AVX512 static void clear_keys(Couples *c) {
+    for (int at = 0; at < 2 * KEYS_WAIT; at += 16) memcpy(c->keys + at, NO_KEYS, 16);
+    c->next = 0;
+}
+
+/* Sets a window with the largest of the first elements near its top; 0 where there is nothing to count. */
+AVX512 static int choose_window(Couples *c, const float *x, int64_t stride, int64_t samples, int n) {
+    const __m512i infinite = _mm512_set1_epi32(0x7f800000);
+    __m512i largest = _mm512_setzero_si512();
+    for (int64_t s = 0, tried = 0; s < samples && tried < TRIED; s++, x += stride)
+        for (int i = 0; i + 16 <= n && tried < TRIED; i += 16, tried += 16) {
+            __m512i size = _mm512_and_si512(_mm512_loadu_si512(x + i), _mm512_set1_epi32(INT32_MAX));
+            largest = _mm512_mask_max_epu32(largest, _mm512_cmplt_epu32_mask(size, infinite), largest, size);
+        }
+    int top = (int)(_mm512_reduce_max_epu32(largest) >> 21);
+    if (top < LOWEST_NORMAL) return 0;
+    int base = top + ABOVE - (KEY_BINS - 1);
+    c->base = base < LOWEST_NORMAL ? LOWEST_NORMAL : base;
+    clear_keys(c);
+    return 1;
+}
+
+/* Moves what was counted in the window to the sketch's bins. */
+AVX512 static void empty_cells(Sketch32 *sketch) {
+    Couples *c = &sketch->couples;
+    const __m512i none = _mm512_setzero_si512(), one = _mm512_set1_epi16(1);
+    __m512i sums[4] = {none, none, none, none};
+    uint32_t times_second[KEYS_IN_ALL];
+    uint16_t times_first[KEYS_IN_ALL];
+    for (unsigned at = 0; at < KEYS_WAIT; at += 16) count_keys(c, turned(c->next + KEYS_WAIT + at));
+    clear_keys(c);
+    for (int row = 0; row < KEYS_IN_ALL; row++) {
+        __m512i all = none;
+        for (int k = 0; k < 4; k++) {
+            __m512i cells = _mm512_loadu_si512(c->cells[row] + 32 * k);
+            _mm512_storeu_si512(c->cells[row] + 32 * k, none);
+            sums[k] = _mm512_add_epi16(sums[k], cells);
+            all = _mm512_add_epi16(all, cells);
+        }
+        times_second[row] = (uint32_t)_mm512_reduce_add_epi32(_mm512_madd_epi16(all, one));
+    }
+    for (int k = 0; k < 4; k++) _mm512_storeu_si512(times_first + 32 * k, sums[k]);
+    int low = KEY_BINS, high = -1;
+    for (int key = 0; key < KEYS_IN_ALL; key++) {
+        int place = key % KEY_SIGN;
+        uint32_t count = times_second[key] + times_first[key];
+        if (place >= KEY_BINS || count == 0) continue;
+        sketch->bins[0][key / KEY_SIGN * (BINS32 / 2) + c->base + place] += count;
+        low = place < low ? place : low;
+        high = place > high ? place : high;
+    }
+    if (high >= 0) widen(&sketch->range, c->base + low, c->base + high, 0);
+    c->count = 0;
+}
+
+/* A thread is done with a tensor. */
+AVX512 static void end_couples_avx512(Sketch32 *sketch) {
+    if (sketch->couples.base) empty_cells(sketch);
+    sketch->couples.base = sketch->couples.misfits = 0;
+}
+
+/* Whether samples of so many elements can be counted by twos. */
+AVX512 static int can_couple(Sketch32 *sketch, const float *x, int64_t stride, int64_t samples, int n) {
+    Couples *c = &sketch->couples;
+    if (!c->is_worthwhile || c->misfits >= MOST_MISFITS || samples > MOST_SAMPLES) return 0;
+    c->beyond = 0;
+    return c->base || choose_window(c, x, stride, samples, n);
+}
+
+static __attribute__((noinline, cold)) void count_beyond(Sketch32 *sketch, const float *x, unsigned lanes) {
+    for (; lanes; lanes &= lanes - 1, sketch->couples.beyond++) {
+        uint32_t word = float_bits(x[__builtin_ctz(lanes)]);
+        int bin = (int)((word & INT32_MAX) >> 21);
+        sketch->bins[0][word >> 21]++;
+        widen(&sketch->range, bin, bin, bin < LOWEST_NORMAL);
+    }
+}
+
+/* What stays in registers meanwhile. */
+typedef struct {
+    __m512i base, none;
+    unsigned next;
+    int64_t filled; /* elements that are not 0 */
+} Sending;
+
+AVX512 INLINE Sending start_sending(const Couples *c) {
+    __m128i none = _mm_loadu_si128((const __m128i *)(const void *)NO_KEYS);
+    return (Sending){_mm512_set1_epi32(c->base), _mm512_cvtepu8_epi32(none), c->next, 0};
+}
+
+/* Makes sure that so many elements can be counted: no sum may become too large. */
+AVX512 INLINE void make_room(Sending *s, Sketch32 *sketch, int64_t elements) {
+    Couples *c = &sketch->couples;
+    if (c->count + elements / 2 + KEYS_WAIT > MOST_COUPLES) {
+        c->next = s->next;
+        empty_cells(sketch);
+        s->next = c->next;
+    }
+    c->count += (int)(elements / 2);
+}
+
+/* The keys of sixteen elements are put behind those that wait, of which the foremost are counted. */
+AVX512 INLINE void send_sixteen(Sending *s, Sketch32 *sketch, const float *x, __m512 v) {
+    Couples *c = &sketch->couples;
+    __m512i word = _mm512_castps_si512(v);
+    __m512i place = _mm512_sub_epi32(_mm512_srli_epi32(_mm512_slli_epi32(word, 1), 22), s->base);
+    __mmask16 is_inside = _mm512_cmplt_epu32_mask(place, _mm512_set1_epi32(KEY_BINS));
+    __mmask16 is_filled = _mm512_test_epi32_mask(word, _mm512_set1_epi32(INT32_MAX));
+    unsigned beyond = (unsigned)is_filled & ~(unsigned)is_inside;
+    s->filled += __builtin_popcount(is_filled);
+    if (__builtin_expect(beyond != 0, 0)) count_beyond(sketch, x, beyond);
+    enum { A_OR_B_AND_C = 0xF8 };
+    __m512i key = _mm512_ternarylogic_epi32(place, _mm512_srli_epi32(word, 25), _mm512_set1_epi32(KEY_SIGN), A_OR_B_AND_C);
+    key = _mm512_mask_mov_epi32(s->none, is_inside, key);
+    _mm_storeu_si128((__m128i *)(void *)(c->keys + s->next), _mm512_cvtepi32_epi8(key));
+    count_keys(c, turned(s->next + KEYS_WAIT));
+    s->next = turned(s->next + 16);
+}
+
+/* How many of so many elements are 0. Where too many lay beyond the window, the next ones get another. */
+AVX512 INLINE int64_t end_sending(const Sending *s, Sketch32 *sketch, int64_t n) {
+    Couples *c = &sketch->couples;
+    c->next = s->next;
+    if (c->beyond > n / FEW_BEYOND) {
+        empty_cells(sketch);
+        c->base = 0;
+        c->misfits++;
+    }
+    return n - s->filled;
+}
+#endif
+
+#endif
