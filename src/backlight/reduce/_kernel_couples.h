@@ -100,9 +100,11 @@ AVX512 static void end_couples_avx512(Sketch32 *sketch) {
 /* Whether samples of so many elements can be counted by twos. */
 AVX512 static int can_couple(Sketch32 *sketch, const float *x, int64_t stride, int64_t samples, int n) {
     Couples *c = &sketch->couples;
-    if (!c->is_worthwhile || c->misfits >= MOST_MISFITS || samples > MOST_SAMPLES) return 0;
+    int is_fit = c->is_worthwhile && c->misfits < MOST_MISFITS && samples <= MOST_SAMPLES &&
+                 (c->base || choose_window(c, x, stride, samples, n));
+    if (!is_fit || n % 16) sketch->is_spread = 1;
     c->beyond = 0;
-    return c->base || choose_window(c, x, stride, samples, n);
+    return is_fit;
 }
 
 static __attribute__((noinline, cold)) void count_beyond(Sketch32 *sketch, const float *x, unsigned lanes) {

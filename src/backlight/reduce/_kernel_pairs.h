@@ -126,7 +126,10 @@ INLINE int take_sketch(Pairs *p, uint32_t *bins, int copies, int row, uint32_t *
 }
 
 CLONES static int take_sketch32(Pairs *p, Sketch32 *from) {
-    return take_sketch(p, from->bins[0], COPIES32, ROW32, from->subnormal, &from->range, &NARROW);
+    int is_spread = from->is_spread || !end_couples;
+    from->is_spread = 0;
+    return is_spread ? take_sketch(p, from->bins[0], COPIES32, ROW32, from->subnormal, &from->range, &NARROW)
+                     : take_sketch(p, from->bins[0], 1, ROW32, from->subnormal, &from->range, &NARROW);
 }
 
 CLONES static int take_sketch64(Pairs *p, Sketch64 *from) {

@@ -36,6 +36,7 @@ typedef struct {
     uint32_t bins[COPIES32][ROW32], subnormal[SUBNORMAL32];
     Range range;
     Couples couples;
+    int is_spread; /* over the copies, as it is but where all elements were counted by twos */
 } Sketch32;
 
 typedef struct {

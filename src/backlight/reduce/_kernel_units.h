@@ -305,6 +305,7 @@ static void narrow_tile(const Units *u, int64_t at, int n, Moments *total, Sketc
     const Tensor *t = &u->tensor;
     const char *from = t->data + at * DTYPE_BYTES[t->dtype];
     int is_simple = see_columns && n % ABREAST == 0 && t->dtype == FLOAT32 && t->is_dense && is_aligned(from, FLOAT32);
+    if (!is_simple) sketch->is_spread = 1;
     int has_unknown = is_simple ? see_columns((const float *)(const void *)from, u->positions, u->samples, n, &sums, &look, sketch, flag)
                                 : see_tile(u, at, n, &sums, &look, sketch, flag);
     note_sums(&sums, n, (double)u->samples, &m, spread);
