@@ -79,6 +79,12 @@ def test_a_link_to_a_statistic_that_the_run_has_not_shows_the_one_that_is_named(
     expect(page.locator("tr.chosen")).to_contain_text("rms")
 
 
+def test_a_quantity_that_the_run_has_not_is_named(page: Page) -> None:
+    page.goto("#/odd/plain/heatmap?quantity=grad_applied")
+    quantity = page.get_by_label("Quantity", exact=True)
+    expect(quantity.locator("option:checked")).to_have_text("grad applied: none")
+
+
 def test_no_name_turns_the_sentence_around_it(page: Page) -> None:
     page.goto("#/odd/plain/findings")
     card = page.get_by_role("article", name=re.compile("Missing nonlinearity"))
