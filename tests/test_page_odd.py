@@ -40,12 +40,28 @@ def record(root: Path, name: str, scales: list[float]) -> None:
             run.log(loss=loss)
 
 
+def record_loop(root: Path) -> None:
+    """A memory that the first step goes through once, and the second one twice."""
+    cell = nn.Linear(4, 4)
+    optimizer = torch.optim.SGD(cell.parameters(), lr=0.1)
+    with backlight.watch(cell, optimizer, root=root, project="odd", name="loop", every=1) as run:
+        for iterations in (1, 2):
+            with run.step():
+                memory = run.tensor("memory", torch.zeros(2, 4), is_initial=True)
+                for _ in range(iterations):
+                    with run.iteration():
+                        memory = run.tensor("memory", cell(memory))
+                memory.sum().backward()
+                optimizer.step()
+
+
 @pytest.fixture(scope="module")
 def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     root = tmp_path_factory.mktemp("runs")
     record(root, "plain", [1.0] * 12)
     record(root, "huge", [10.0**power for power in range(-2, 34)])
     record(root, "nan", [float("nan")] * 4)
+    record_loop(root)
     with viewer(root) as address:
         yield address
 
@@ -83,6 +99,8 @@ def test_a_quantity_that_the_run_has_not_is_named(page: Page) -> None:
     page.goto("#/odd/plain/heatmap?quantity=grad_applied")
     quantity = page.get_by_label("Quantity", exact=True)
     expect(quantity.locator("option:checked")).to_have_text("grad applied: none")
+    expect(page.get_by_role("main")).to_contain_text("No site has a recorded grad applied")
+    expect(page.get_by_role("img", name=re.compile("^Colours"))).to_have_count(0)
 
 
 def test_no_name_turns_the_sentence_around_it(page: Page) -> None:
@@ -106,3 +124,18 @@ def test_a_setting_has_room_beside_its_name(page: Page) -> None:
 def test_an_event_names_its_tensor(page: Page) -> None:
     page.goto("#/odd/nan/overview")
     expect(page.get_by_label("Events")).to_contain_text("(model):in.0")
+
+
+def test_the_key_names_every_line_of_a_loop(page: Page) -> None:
+    page.goto("#/odd/loop/graph?step=0&site=memory")
+    key = page.get_by_label("What the colours and lines mean")
+    expect(key).to_contain_text("next iteration")
+    expect(key).not_to_contain_text("missing here")
+    # The memory was made by the cell, also where the loop is gone through once.
+    expect(page.get_by_text(re.compile("^memory depends on [1-9]"))).to_have_count(1)
+    page.goto("#/odd/loop/graph?step=1&iteration=0&site=memory")
+    expect(key).to_contain_text("missing here")
+    box = key.bounding_box()
+    assert box and box["height"] < 30  # one line, also beside the inspector
+    page.goto("#/odd/plain/graph")
+    expect(key).not_to_contain_text("next iteration")
