@@ -139,3 +139,11 @@ def test_the_key_names_every_line_of_a_loop(page: Page) -> None:
     assert box and box["height"] < 30  # one line, also beside the inspector
     page.goto("#/odd/plain/graph")
     expect(key).not_to_contain_text("next iteration")
+
+
+def test_no_format_suits_what_is_not_finite(page: Page) -> None:
+    page.goto("#/odd/nan/numerics")
+    card = page.get_by_role("article", name="Exponents of (model):in.0")
+    expect(card).to_contain_text("nothing is finite")
+    expect(card).not_to_contain_text("none needed")
+    expect(card).not_to_contain_text("%")
