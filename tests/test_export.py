@@ -94,6 +94,18 @@ def test_raw_values_are_left_out_before_a_step_is(tmp_path: Path) -> None:
     assert "can be looked into" not in " ".join(least.thinned)
 
 
+def test_exponents_are_of_steps_far_apart(tmp_path: Path) -> None:
+    model = torch.nn.Linear(2, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with backlight.watch(model, optimizer, root=tmp_path, project="p", name="kinds", every=1) as r:
+        for step in range(13):
+            with r.step(kind=f"kind {step % 4}"):
+                model(torch.ones(3, 2)).sum().backward()
+                optimizer.step()
+    told = " ".join(export_run(r.path, tmp_path / "kinds.html").thinned)
+    assert "Histograms of exponents are there of steps 0, 6, 12." in told
+
+
 def test_a_run_without_a_step_is_exported(tmp_path: Path) -> None:
     model = torch.nn.Linear(2, 2)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)

@@ -113,6 +113,23 @@ def test_a_picture_over_steps_is_of_the_kind(page: Page, view: str, picture: str
     assert steps_of(saved(page, found)) == LONG
 
 
+def test_the_overview_marks_kinds_and_follows_the_chosen_one(page: Page) -> None:
+    page.goto("#/net/one/overview")
+    score = page.get_by_role("figure", name="score over steps")
+    expect(score.get_by_role("listitem")).to_have_text([re.compile("long"), re.compile("short")])
+    marks = page.get_by_role("img", name="Recorded steps: 4 of kind long, 8 of kind short")
+    drawn = {name: marks.locator(f'[data-kind="{name}"]') for name in ("long", "short")}
+    assert (drawn["long"].get_attribute("d") or "").count("M") == len(LONG)
+    colours = {path.evaluate("path => getComputedStyle(path).stroke") for path in drawn.values()}
+    assert len(colours) == 2
+    page.get_by_label("Recorded steps by kind").get_by_role("button", name="long").click()
+    expect(page.get_by_label("Kind of step")).to_have_value("long")
+    expect(score.get_by_role("listitem")).to_have_count(0)
+    expect(drawn["short"]).to_have_count(0)
+    rows = saved(page, score.locator(".plot"))
+    assert [int(row["step"]) for row in rows] == LONG
+
+
 def site_of(reader: RunReader, name: str) -> int:
     return next(row["site"] for row in reader.sites().to_pylist() if row["name"] == name)
 

@@ -214,6 +214,27 @@ def test_nodes_are_in_the_order_of_an_iteration(tmp_path: Path) -> None:
     assert order.index("aux:out.0") < order.index("cell:in.0")
 
 
+@pytest.mark.parametrize("iterations", [1, 2])
+def test_a_memory_comes_after_what_makes_it(tmp_path: Path, iterations: int) -> None:
+    cell = nn.Linear(4, 4)
+    optimizer = torch.optim.SGD(cell.parameters(), lr=0.1)
+    with (
+        backlight.watch(cell, optimizer, root=tmp_path, project="p", name="kept", every=1) as run,
+        run.step(),
+    ):
+        state = run.tensor("state", torch.zeros(2, 4), is_initial=True)
+        for _ in range(iterations):
+            with run.iteration():
+                state = run.tensor("state", cell(state))
+        state.sum().backward()
+        optimizer.step()
+    reader = RunReader(tmp_path / "p" / "kept")
+    reader.refresh()
+    names = {row["site"]: row["name"] for row in reader.sites().to_pylist()}
+    order = [names[site] for site, *_ in Graphs().at(reader, 0)["nodes"]]
+    assert order.index("(model):in.0") < order.index("(model):out.0") < order.index("state")
+
+
 def test_one_step_at_all_sites(client: httpx.Client) -> None:
     run = "api/runs/demo/graph"
     rows = table(client.get(f"{run}/moment?step=1&quantity=grad&statistic=norm"))

@@ -23,6 +23,7 @@ def visualize(selection: Any, run: Any) -> Figure:
     kept = run.values(name="partial sum", steps=selection.step, quantity="value")
     if not kept:
         axes.set_title(f"Nothing was kept of step {selection.step}.", color=ink)
+        axes.set_axis_off()
         return figure
     samples = kept[0][2].samples
     sample = selection.sample if selection.sample in samples else samples[0]

@@ -50,7 +50,7 @@ _TRIED_SITES, _TRIED_MAPS = 8, 6
 _SITES_SHARE: Final = 0.75
 _LEAST_STEPS: Final = 2
 _MOST_STEPS: Final = 1_000_000
-# They take long to find: those of the ends and of one step between.
+# They take long to find: those of the ends and of a step between, at an event if there was one.
 _EXPONENT_STEPS: Final = 3
 # Pictures of single iterations are there if they take no more than this share of what is left.
 _ITERATIONS_SHARE: Final = 0.25
@@ -224,17 +224,20 @@ class _Export:
         rows = steps.to_pylist()
         eventful = self.run.events().arrow()["step"].to_pylist()
         order = in_order_of_use([(row["step"], row["kind"]) for row in rows], eventful[:20])
+        # Not the last ones of each kind, which are all near the end.
+        spread = in_order_of_use([(row["step"], "") for row in rows], eventful[:20])
+        with_exponents = set(spread[:_EXPONENT_STEPS])
         graphs = {row["step"]: row["graph"] for row in rows}
         known: dict[str, str] = {}
         kept: set[int] = set()
         with_values: int | None = None  # so many have their raw values, the others do not fit so
         for step in order[:most_steps]:
             self.on_progress("steps", len(kept) / min(most_steps, len(order)))
-            is_early, has_values = len(kept) < _EXPONENT_STEPS, with_values is None
-            is_told = self._fits(step, graphs[step], known, is_early, has_values)
+            has_exponents, has_values = step in with_exponents, with_values is None
+            is_told = self._fits(step, graphs[step], known, has_exponents, has_values)
             if not is_told and has_values:
                 with_values = len(kept)
-                is_told = self._fits(step, graphs[step], known, is_early, False)
+                is_told = self._fits(step, graphs[step], known, has_exponents, False)
             if not is_told:
                 break
             kept.add(step)
@@ -244,7 +247,7 @@ class _Export:
         if with_values is not None and with_values < len(kept):
             self.thinned.append(f"Raw values are there of {with_values or 'none'} of the steps.")
         if len(kept) > _EXPONENT_STEPS:
-            some = ", ".join(map(str, sorted(order[:_EXPONENT_STEPS])))
+            some = ", ".join(map(str, sorted(with_exponents & kept)))
             self.thinned.append(f"Histograms of exponents are there of steps {some}.")
         if len(kept) < len(order):
             self.thinned.append(
@@ -252,11 +255,11 @@ class _Export:
             )
 
     def _fits(
-        self, step: int, graph: str, known: dict[str, str], is_early: bool, has_values: bool
+        self, step: int, graph: str, known: dict[str, str], has_exponents: bool, has_values: bool
     ) -> bool:
         """Put what is told of a step; where that is too much, nothing of it."""
         mark, before = self.packs.mark(), dict(known)
-        self._tell_of_step(step, graph, known, is_early, has_values)
+        self._tell_of_step(step, graph, known, has_exponents, has_values)
         self.packs.close()
         if self._left_bytes >= 0:
             return True
@@ -268,11 +271,11 @@ class _Export:
         return False
 
     def _tell_of_step(
-        self, step: int, graph: str, known: dict[str, str], is_early: bool, has_values: bool
+        self, step: int, graph: str, known: dict[str, str], has_exponents: bool, has_values: bool
     ) -> None:
         if graph:
             self._tell_of_graph(step, graph, known)
-        for iteration in self._shown_iterations if is_early else ():
+        for iteration in self._shown_iterations if has_exponents else ():
             for quantity in self.quantities:
                 self._put_exponents(exponents(self.path, step, quantity, self.sites, iteration))
         self._put(of_step(self.path, step))

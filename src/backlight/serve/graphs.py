@@ -45,9 +45,7 @@ class Graphs:
         nodes, edges = without_same(graph["nodes"], graph["edges"], reader.same_losses())
         graph = {**graph, "nodes": nodes, "edges": edges}
         places, roles = _places(reader), dict(graph["nodes"])
-        order = list(roles)
-        if row["iterations"] > 1:
-            order = within_iterations(order, _sights(reader, row["step"], roles))
+        order = within_iterations(list(roles), _sights(reader, row["step"], roles))
         nodes = [[site, roles[site], *places.get(site, ("", "", ""))] for site in order]
         return {**graph, **row, "nodes": nodes, "signature": row["graph"]}
 
@@ -170,8 +168,14 @@ def value_of(rows: pa.Table, statistic: str) -> pa.ChunkedArray:
 
 
 def _sights(reader: RunReader, step: int, of: Collection[int]) -> list[list[int]]:
-    """The sites that each iteration of a step saw, one after another."""
+    """The sites that each iteration of a step saw, one after another; none of a step that has one.
+
+    What was there before the first iteration is one too: a step that goes once through its loop
+    has the memory before it, and the memory that it makes.
+    """
     rows = of_lowest_rank(reader.step(step).filter(pc.field("quantity") == "value"))
+    if len(pc.unique(rows["iteration"])) < 2:
+        return []
     columns = [rows[name].to_pylist() for name in ("iteration", "site")]
     seen: dict[int, list[int]] = {}
     for iteration, site in zip(*columns, strict=True):

@@ -1,3 +1,4 @@
+import { legible } from "../lib/truncate";
 import { runPath } from "./client";
 import type { Connector } from "./connector";
 import { readNumber } from "./json";
@@ -42,8 +43,15 @@ export async function findings(
   signal?: AbortSignal,
 ): Promise<Diagnosis> {
   const told = await from.json<Diagnosis>(`${runPath(id)}/findings`, signal);
-  for (const { evidence } of told.findings) {
-    for (const each of evidence) each.values = each.values.map((v) => readNumber(v) ?? Number.NaN);
+  for (const finding of told.findings) {
+    // Sentences quote names; `where` and `site` are names, and stay what they are looked up by.
+    finding.why = legible(finding.why);
+    finding.try_this = legible(finding.try_this);
+    finding.source = legible(finding.source);
+    for (const each of finding.evidence) {
+      each.text = legible(each.text);
+      each.values = each.values.map((v) => readNumber(v) ?? Number.NaN);
+    }
   }
   return told;
 }

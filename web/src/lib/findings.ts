@@ -1,4 +1,5 @@
 import type { Evidence, Finding } from "../connectors/findings";
+import { legible } from "./truncate";
 
 /** From this score on a finding counts, as in the terminal's report. */
 export const SURE = 0.5;
@@ -49,7 +50,7 @@ export function faultName(fault: string): string {
 
 /** Where a finding is, as people say it. */
 export function placeName(where: string): string {
-  return where === "" ? "the model" : where;
+  return where === "" ? "the model" : legible(where);
 }
 
 /** The colour that says how sure a finding is. */

@@ -1,3 +1,5 @@
+import { legible } from "./truncate";
+
 const integers = new Intl.NumberFormat("en-US", { maximumFractionDigits: 0 });
 
 /** Four significant digits; an exponent below a thousandth and from a million on. */
@@ -72,10 +74,10 @@ export function formatAge(secs: number | null | undefined): string {
 
 /** Any JSON value on one line, as a person would write it. */
 export function formatValue(value: unknown): string {
-  if (typeof value === "string") return value;
+  if (typeof value === "string") return legible(value);
   if (typeof value === "number")
     return Number.isInteger(value) ? String(value) : formatNumber(value);
-  return JSON.stringify(value) ?? "–";
+  return legible(JSON.stringify(value) ?? "–");
 }
 
 function tidyExponent(text: string): string {

@@ -1,3 +1,5 @@
+import { legible } from "./truncate";
+
 /** What happened in a run, in one list: notes that the user wrote and events that were seen. */
 export interface LogRow {
   step: number;
@@ -31,11 +33,15 @@ export function logRows(notes: readonly NoteLike[], events: readonly EventLike[]
     ...notes.map(({ step, text, written_at }) => ({
       step,
       kind: NOTE,
-      text,
+      text: legible(text),
       site: -1,
       at: written_at,
     })),
-    ...events.map(({ happened_at, ...event }) => ({ ...event, at: happened_at })),
+    ...events.map(({ happened_at, text, ...event }) => ({
+      ...event,
+      text: legible(text),
+      at: happened_at,
+    })),
   ];
   return rows.sort((a, b) => a.step - b.step || a.at - b.at);
 }

@@ -27,6 +27,12 @@ describe("a scale", () => {
     expect(place(0, 0)).toBe(0);
   });
 
+  it("of magnitudes says that 0 has the colour of its lower end", () => {
+    const lowest = (all: number[]) => colourScale("magnitude", "log", all).ends[0].label;
+    expect(lowest(values)).toBe("1e-6");
+    expect(lowest([0, ...values])).toBe("≤ 1e-6");
+  });
+
   it("of magnitudes keeps its colours for all but a few that are far higher, and says so", () => {
     const many = Array.from({ length: 2000 }, (_, i) => 1 + i / 2000);
     expect(colourScale("magnitude", "log", [...many, 3]).ends[1].label).toBe("3");

@@ -42,14 +42,12 @@ export function colourScale(
   const scale = scaleOf(kind, name, values, full);
   if (name === "relative") return { ...scale, ends: [scale.ticks[0]!, scale.ticks.at(-1)!] };
   const label = kind === "share" ? formatShare : formatShort;
-  // Few values may lie beyond the ramp; it says so.
+  // Few values may lie beyond the ramp, and on a logarithmic one 0 does; it says so.
   const isSigned = kind === "signed";
   const highest =
     full === null ? scale.high : isSigned ? Math.max(full.high, -full.low) : full.high;
   const isHighCut = highest > scale.high;
-  const isLowCut = isSigned
-    ? isHighCut
-    : name === "robust" && full !== null && full.low < scale.low;
+  const isLowCut = isSigned ? isHighCut : full !== null && full.low < scale.low;
   const low = (isLowCut ? "≤ " : "") + label(scale.low);
   const high = (isHighCut ? "≥ " : "") + label(scale.high);
   return {

@@ -1,6 +1,6 @@
 import { formatTick } from "./format";
 import type { Tick } from "./scale";
-import { logTicks, niceTicks } from "./ticks";
+import { niceTicks } from "./ticks";
 
 /** A histogram over sign, exponent and two mantissa bits: see the project's `schema.py`. */
 export interface Sketch {
@@ -147,7 +147,9 @@ const TICK_GAP = 0.09;
 
 /** Round numbers outwards from 0, each far enough from the one before. */
 function spacedTicks(unit: number, largest: number, place: (value: number) => number): number[] {
-  const decades = logTicks(unit / 10, largest, 400);
+  const first = Math.floor(Math.log10(unit / 10));
+  const count = Math.floor(Math.log10(largest)) - first + 1;
+  const decades = Array.from({ length: count }, (_, i) => Number(`1e${first + i}`));
   const isNarrow = largest / unit < 1000;
   const candidates = decades.flatMap((power) =>
     isNarrow ? [power, 2 * power, 5 * power] : [power],

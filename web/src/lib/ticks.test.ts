@@ -12,5 +12,12 @@ describe("ticks", () => {
     expect(logTicks(2, 8, 3)).toEqual([2, 4, 6, 8]);
   });
 
+  it("are spread over a log axis that has one power of ten or none", () => {
+    expect(logTicks(0.18, 4.5, 4)).toEqual([0.2, 0.5, 1, 2]);
+    expect(logTicks(0.18, 4.5, 3)).toEqual([0.3, 1, 3]);
+    expect(logTicks(0.11, 0.99, 4)).toEqual([0.2, 0.5]);
+    expect(logTicks(1.5, 9, 2)).toEqual([2, 5]);
+  });
+
   it("exist for a range without width", () => expect(niceTicks(2, 2, 3)).toEqual([2]));
 });

@@ -24,17 +24,34 @@ export function integerTicks(low: number, high: number, count: number): number[]
   return niceTicks(low, high, count).filter(Number.isInteger);
 }
 
-/** Powers of ten between two positive numbers, at most `count` of them; round numbers if there are too few. */
+/** So many times as high, equal distances are as good as equal factors. */
+const NARROW = 5;
+
+/** Powers of ten between two positive numbers, at most `count` of them; where there are too few, numbers that
+ * are about equal factors apart, and in a narrow range round ones. */
 export function logTicks(low: number, high: number, count: number): number[] {
   const first = Math.ceil(Math.log10(low) - 1e-9);
   const last = Math.floor(Math.log10(high) + 1e-9);
-  if (last - first < 1) return niceTicks(low, high, count);
+  if (last - first < 1) {
+    return high / low > NARROW ? factorTicks(low, high, count) : niceTicks(low, high, count);
+  }
   const stride = Math.max(1, Math.ceil((last - first + 1) / count));
   const ticks: number[] = [];
   for (let power = Math.ceil(first / stride) * stride; power <= last; power += stride) {
     ticks.push(Number(`1e${power}`));
   }
   return ticks;
+}
+
+/** 1, 2 and 5 times powers of ten, or 1 and 3 times where those would be more than `count`. */
+function factorTicks(low: number, high: number, count: number): number[] {
+  const lowest = Math.floor(Math.log10(low));
+  const from = (digits: number[]) =>
+    [lowest, lowest + 1, lowest + 2]
+      .flatMap((power) => digits.map((digit) => Number(`${digit}e${power}`)))
+      .filter((tick) => tick >= low * (1 - 1e-9) && tick <= high * (1 + 1e-9));
+  const fine = from([1, 2, 5]);
+  return fine.length <= count ? fine : from([1, 3]);
 }
 
 function niceStep(rough: number): number {

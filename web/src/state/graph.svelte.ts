@@ -120,8 +120,8 @@ export class GraphState extends GraphPicture {
   loadMoments(): void {
     const { step } = this;
     if (step === null) return;
-    const { quantity, statistic } = selection.current;
-    const { sample } = this;
+    const { quantity, sample } = this;
+    const statistic = this.statistic.name;
     const ask = (query: Omit<MomentQuery, "step">) => (signal: AbortSignal) =>
       this.connector.moment(this.run.id, { step, ...query }, signal);
     this.seen.load(`${step}`, 0, ask({ quantity: "value", statistic: "rms" }));
@@ -135,21 +135,21 @@ export class GraphState extends GraphPicture {
 
   /** Of a live run again each time it is twice as long. */
   loadScale(): void {
-    const { quantity, statistic } = selection.current;
+    const { quantity, sample } = this;
+    const statistic = this.statistic.name;
     const recorded = this.run.summary?.recorded_steps ?? 0;
     if (recorded === 0 || this.whyNotSample !== null) return;
     const version = Math.floor(Math.log2(recorded));
-    const { sample } = this;
     const key = `${quantity}/${statistic}/${sample}`;
     this.overSteps.load(key, version, (signal) => this.askOverSteps(signal), sample);
   }
 
   private async askOverSteps(signal: AbortSignal): Promise<Moment[]> {
-    const { quantity, statistic } = selection.current;
+    const { quantity, sample } = this;
+    const statistic = this.statistic.name;
     const asked = { kind: null, after: null, around: null, points: STEPS_ASKED };
     const { rows } = await this.connector.steps(this.run.id, asked, signal);
     const steps = spread(rows.step, SCALE_STEPS);
-    const { sample } = this;
     const ask = (step: number) =>
       this.connector.moment(this.run.id, { step, quantity, statistic, sample }, signal);
     return Promise.all(steps.map(ask));
@@ -178,10 +178,9 @@ export class GraphState extends GraphPicture {
   }
 
   protected override chosenIn(box: number): number | null {
-    const { quantity, statistic } = selection.current;
     const isOpen = this.scene && placedAs(this.scene, box)?.isOpen;
     const shown = isOpen ? undefined : this.values.get(box)?.vertex;
-    if (shown !== undefined && isOfParameters(quantity, statistic)) return shown;
+    if (shown !== undefined && isOfParameters(this.quantity, this.statistic.name)) return shown;
     return super.chosenIn(box);
   }
 

@@ -157,3 +157,10 @@ test("a name that stands on a band is known to, and the band's share stands besi
   expect(shares.length).toBe(2);
   for (const { x } of shares) expect(x - 22 > end || x + 22 < name.x).toBe(true);
 });
+
+test("fills a large screen with few rows", () => {
+  const heights = [600, 1200].map(
+    (height) => layoutFlow(grouped("modules"), { left: 100, width: 400, height }).height,
+  );
+  expect(heights[1]! / heights[0]!).toBeGreaterThan(1.5);
+});

@@ -37,7 +37,9 @@ export interface FlowRoom {
 
 export const NODE_HEIGHT = 8;
 const LOWEST_ROW = 24;
+/** Higher rows show no more, but on a large screen they fill it. */
 const HIGHEST_ROW = 56;
+const FEWEST_ROWS = 10;
 const GAP = 14;
 /** Without it, a seam is seen where bands meet. */
 const OVERLAP = 0.6;
@@ -65,7 +67,8 @@ interface Segment {
 export function layoutFlow({ nodes, paths }: GroupedFlow, room: FlowRoom): FlowLayout {
   const rowOf = rank(nodes, paths);
   const rows = Math.max(0, ...rowOf.values()) + 1;
-  const apart = Math.max(LOWEST_ROW, Math.min(HIGHEST_ROW, (room.height - 2 * TOP) / rows));
+  const highest = Math.max(HIGHEST_ROW, room.height / FEWEST_ROWS);
+  const apart = Math.max(LOWEST_ROW, Math.min(highest, (room.height - 2 * TOP) / rows));
   const items = new Map<string, Item>();
   for (const node of nodes) {
     items.set(node.key, {

@@ -70,10 +70,16 @@ export function paintText(
   const first = isTall ? middle - spot.height * 0.2 : middle;
   const size = fontSize(12, drawing);
   const indent = (canOpen ? 20 : 10) * Math.min(1, drawing.camera.zoom);
-  if (canOpen)
-    chevron(context, spot.x + 12 * Math.min(1, drawing.camera.zoom), first, false, fill.dimInk);
   // On a hatch, words stand on a plate of the box's own colour.
   if (value?.hasNan || value?.hasInf) fill = { ...fill, plate: fill.css };
+  if (canOpen) {
+    const x = spot.x + 12 * Math.min(1, drawing.camera.zoom);
+    if (fill.plate !== undefined) {
+      context.fillStyle = fill.plate;
+      context.fillRect(x - 5, first - size * 0.68, 10, size * 1.36);
+    }
+    chevron(context, x, first, false, fill.dimInk);
+  }
   const label = labelOf(drawing, item);
   const line = { x: spot.x + indent, right: spot.x + spot.width - 7, y: first };
   const used = writeLine(context, line, label, number, size, palette, fill, "600 ");
@@ -122,6 +128,24 @@ function moduleAbout({ graph, vertex }: Drawing, { index, about }: Box): string 
   return `${graph.vertices[chosen]!.role} · ${about}`;
 }
 
+/** Numbers are no larger than this, and names too where both would not fit else. */
+const NUMBER_SIZE = 11.5;
+/** So much of a name is always seen beside a number. */
+const SEEN = 10;
+const GAP = 4;
+
+/** How a name and a number share a line: whether there is room for the number, and how large and how many the
+ * name's characters may be. */
+export function shareLine(width: number, name: string, number: string, size: number) {
+  const small = Math.min(size, NUMBER_SIZE);
+  const beside = width - number.length * small * CHARACTER - GAP;
+  const needed = Math.min(name.length, SEEN) * CHARACTER;
+  const hasNumber = number !== "" && needed * small <= beside;
+  const nameSize = hasNumber && needed * size > beside ? small : size;
+  const room = Math.floor((hasNumber ? beside : width) / (nameSize * CHARACTER) + 1e-9);
+  return { hasNumber, nameSize, room };
+}
+
 /** A name at the left and a number at the right, which gives way if there is no room for both.
  * Returns how wide the name is. */
 function writeLine(
@@ -134,20 +158,19 @@ function writeLine(
   fill: Fill,
   weight = "",
 ): number {
-  const room = Math.floor((right - x) / (size * CHARACTER));
-  const hasNumber = number !== "" && room - number.length >= Math.min(name.length, 10) + 1;
-  const cut = truncateMiddle(name, hasNumber ? room - number.length - 1 : room);
-  const small = Math.min(size, 11.5);
+  const { hasNumber, nameSize, room } = shareLine(right - x, name, number, size);
+  const cut = truncateMiddle(name, room);
+  const small = Math.min(size, NUMBER_SIZE);
   const numberLeft = right - number.length * small * CHARACTER;
   if (fill.plate !== undefined) {
     context.fillStyle = fill.plate;
     const [top, height] = [y - size * 0.68, size * 1.36];
-    context.fillRect(x - 3, top, cut.length * size * CHARACTER + 6, height);
+    context.fillRect(x - 3, top, cut.length * nameSize * CHARACTER + 6, height);
     if (hasNumber) context.fillRect(numberLeft - 3, top, right - numberLeft + 6, height);
   }
   context.textBaseline = "middle";
   context.textAlign = "left";
-  context.font = `${weight}${size}px ${palette.mono}`;
+  context.font = `${weight}${nameSize}px ${palette.mono}`;
   context.fillStyle = fill.ink;
   context.fillText(cut, x, y);
   if (hasNumber) {
@@ -155,7 +178,7 @@ function writeLine(
     context.font = `${small}px ${palette.mono}`;
     context.fillText(number, right, y);
   }
-  return cut.length * size * CHARACTER;
+  return cut.length * nameSize * CHARACTER;
 }
 
 /** Text grows and shrinks a little with the picture, and is never too small to be read. */
