@@ -715,6 +715,11 @@ class Recorder:
         if self._observer.owned.waiting:
             self._observer.owned.hook_late()
 
+    def on_names(self) -> None:
+        """Modules were found in the midst of a step, or before it: so were their parameters."""
+        if self._course.is_open and self._is_captured:
+            self._observer.owned.look_again()
+
     def on_compiled(self) -> None:
         """The model is compiled: its modules get hooks of their own, before they are compiled."""
         self._is_compiled, self._course.is_plain = True, False

@@ -61,6 +61,9 @@ class ModuleListener(Protocol):
     def on_leave(self, call: Call) -> None:
         """A call has ended, after its outputs."""
 
+    def on_names(self) -> None:
+        """A module was called that was not there before: others may have other names since."""
+
     def on_compiled(self) -> None:
         """A compiled model is about to run for the first time."""
 
@@ -199,6 +202,7 @@ class ModuleCapture(CallHooks):
         if self._generation != self.names.generation:
             self._generation = self.names.generation
             self._forget_old_names()
+            self._listener.on_names()
         callee = self._callees.get(id(module))
         if callee is None or callee.reference() is not module:
             calls = self._known.setdefault(found, [])
