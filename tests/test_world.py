@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import threading
+from itertools import pairwise
 
 import models
 import pytest
@@ -337,19 +338,61 @@ def test_watching_a_compiled_model_says_how_to_do_it_right(root):
         backlight.watch(compiled, optimizer, root=root).finish()
 
 
-def test_names_are_those_inside_a_distributed_wrapper(root, tmp_path):
+@pytest.fixture
+def process_group(tmp_path):
     torch.distributed.init_process_group(
         "gloo", init_method=f"file://{tmp_path / 'meeting'}", rank=0, world_size=1
     )
-    try:
+    yield
+    torch.distributed.destroy_process_group()
+
+
+@pytest.mark.parametrize("how", ["sharded", "parallel"])
+def test_of_tensors_that_are_spread_over_processes_the_own_part_is_read(root, process_group, how):
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+    from torch.distributed.tensor.parallel import ColwiseParallel, parallelize_module
+
+    mesh = init_device_mesh("cpu", (1,))
+
+    def trained(run_in=None):
         torch.manual_seed(0)
-        model = nn.parallel.DistributedDataParallel(nn.Sequential(nn.Linear(3, 1)))
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-        with backlight.watch(model, optimizer, root=root, every=1) as run:
-            model(torch.ones(2, 3)).sum().backward()
+        model = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 4))
+        if how == "sharded":
+            fully_shard(model, mesh=mesh)
+        else:
+            parallelize_module(model[2], mesh, ColwiseParallel(use_local_output=False))
+        optimizer = torch.optim.Adam(model.parameters())
+        weight, run, values = model[2].weight, None, []
+        if run_in is not None:
+            run = backlight.watch(model, optimizer, root=run_in, every=1, samples=2)
+        for _ in range(4):
+            values.append(weight.full_tensor().detach().clone())
+            optimizer.zero_grad()
+            model(torch.randn(5, 3)).square().mean().backward()
             optimizer.step()
-    finally:
-        torch.distributed.destroy_process_group()
+        if run is not None:
+            run.finish()
+        return run, [*values, weight.full_tensor().detach().clone()]
+
+    _, alone = trained()
+    run, values = trained(root)
+    assert_same(dict(enumerate(alone)), dict(enumerate(values)))
+    found = [row["abs_max"] for row in find(run.path, "2.weight")]
+    assert found == [value.abs().max().item() for value in values[:-1]]
+    changes = [(new - old).abs().max().item() for old, new in pairwise(values)]
+    assert [row["abs_max"] for row in find(run.path, "2.weight", "update")] == changes
+    assert [row["shape"] for row in find(run.path, "2.weight:exp_avg")] == [[4, 4]] * 4
+    assert len(find(run.path, "2:out.0")) == 4
+
+
+def test_names_are_those_inside_a_distributed_wrapper(root, process_group):
+    torch.manual_seed(0)
+    model = nn.parallel.DistributedDataParallel(nn.Sequential(nn.Linear(3, 1)))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with backlight.watch(model, optimizer, root=root, every=1) as run:
+        model(torch.ones(2, 3)).sum().backward()
+        optimizer.step()
     names = {site["name"] for site in read(run.path, "sites")}
     assert {"0:out.0", "0.weight", "(model):out.0"} <= names
     assert not any("module." in name for name in names)

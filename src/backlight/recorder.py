@@ -154,7 +154,6 @@ class Recorder:
         self._is_finished = self._is_compiled = False
         self._flows: FlowRecording | None = None  # where the user asked for some
         self._at_end: list[Callable[[], None]] = []  # called when a step has ended
-        enlist(self)
         self._optimizers = Optimizers(
             optimizers,
             before=self._course.before_update,
@@ -163,6 +162,7 @@ class Recorder:
             on_change=self._on_other_optimizers,
             guard=self._guard,
         )
+        enlist(self)
         try:
             self._start()
         except BaseException:
