@@ -114,4 +114,4 @@ class Following:
         """
         self.stop()
         self._calls.detach()
-        sweep()
+        sweep(is_last=True)

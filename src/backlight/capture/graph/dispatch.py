@@ -83,14 +83,21 @@ def is_swept() -> bool:
     return not _stranded
 
 
-def sweep() -> None:
-    """Take those away that lie on this thread's stack."""
-    if not _stranded or is_in_compiled_call():
+def sweep(*, is_last: bool = False) -> None:
+    """Take those away that lie on this thread's stack.
+
+    The last time, look also for such as nobody listens to: an interrupt came in between.
+    """
+    if not (_stranded or is_last) or is_in_compiled_call():
         return
-    here = [mode for mode in dispatch._get_current_dispatch_mode_stack() if mode in _stranded]
+    here = [mode for mode in dispatch._get_current_dispatch_mode_stack() if _is_over(mode)]
     if here:
         _put([mode for mode in _take() if mode not in here])
         _stranded.difference_update(here)
+
+
+def _is_over(mode: dispatch.TorchDispatchMode) -> bool:
+    return isinstance(mode, Mode) and (mode in _stranded or mode._listener() is None)
 
 
 def is_supported() -> bool:
