@@ -244,6 +244,40 @@ def parameters_replaced_midway() -> Loop:
     return Loop({"": model}, [optimizer], step)
 
 
+class Growing(nn.Module):
+    """Puts another buffer in the place of one, fills one that was empty, and makes one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 2, bias=False)
+        self.register_buffer("average", torch.zeros(4))
+        self.register_buffer("last", None)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.average = 0.9 * self.average + 0.1 * x.mean(0)
+        self.last = x.clone()
+        if not hasattr(self, "passes"):
+            self.register_buffer("passes", torch.tensor(0))
+        self.passes += 1
+        return self.layer(x)
+
+
+def tensors_that_come_later() -> Loop:
+    model = Growing()
+    optimizer = _sgd(model)
+
+    def step(number: int) -> None:
+        if number == 3:
+            model.layer.bias = nn.Parameter(torch.zeros(2))
+            model.layer.unused = nn.Parameter(torch.ones(2), requires_grad=False)
+            optimizer.add_param_group({"params": [model.layer.bias]})
+        optimizer.zero_grad()
+        _mixed(model).backward()
+        optimizer.step()
+
+    return Loop({"": model}, [optimizer], step)
+
+
 def updates_by_hand() -> Loop:
     model = _layers()
     optimizer = _sgd(model)  # as asked for, and never used
@@ -467,6 +501,7 @@ ALL: list[Make] = [
     one_optimizer_for_each_parameter,
     optimizers_inside_the_backward_pass,
     parameters_replaced_midway,
+    tensors_that_come_later,
     updates_by_hand,
     sharpness_aware,
     calls_itself_and_fails_inside,

@@ -24,13 +24,14 @@ from torch import autograd, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn import functional
 from torch.nn.functional import binary_cross_entropy, cross_entropy
+from torch.nn.modules import module as torch_module
 from torch.nn.utils import clip_grad_norm_, clip_grad_value_
 from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack, _pop_mode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import checkpoint
 
 import backlight
-from backlight.capture.calls import CallCapture, FunctionCall, describe
+from backlight.capture.calls import CallCapture, FunctionCall, describe, fast_paths
 from backlight.capture.calls.book import MOST_CALLS, MOST_CALLS_OF_A_LINE
 from backlight.capture.calls.functions import FUNCTIONS
 
@@ -759,6 +760,21 @@ def test_a_frozen_part_takes_its_fast_path_as_without(
     functions = [call.function for call in capture.take()]
     assert functions[-1] == "torch.Tensor.softmax"
     assert len(functions) == 1 or is_training
+
+
+def test_an_interrupt_between_two_hooks_leaves_none_of_them(monkeypatch) -> None:
+    class Interrupted(dict[object, object]):
+        def __setitem__(self, key: object, value: object) -> None:
+            raise KeyboardInterrupt
+
+    before = dict(torch_module._global_forward_pre_hooks)
+    monkeypatch.setattr(fast_paths, "_global_forward_hooks", Interrupted())
+    paths = fast_paths.FastPaths(lambda: None, lambda: None)
+    with pytest.raises(KeyboardInterrupt):
+        paths.attach()
+    assert torch_module._global_forward_pre_hooks != before
+    paths.detach()
+    assert torch_module._global_forward_pre_hooks == before
 
 
 def test_a_fast_path_that_fails_is_looked_at_afterwards() -> None:

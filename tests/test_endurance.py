@@ -507,6 +507,18 @@ def test_after_finish_it_is_told_and_nothing_is_written(root, lenient, method):
     assert {f: f.read_bytes() for f in run.path.rglob("*") if f.is_file()} == before
 
 
+class Wrapper(torch.optim.Optimizer):
+    """Hands its steps on to optimizers, and has no hooks, as those of some libraries."""
+
+    def __init__(self, *inside: torch.optim.Optimizer) -> None:
+        self.param_groups = inside[0].param_groups
+        for number, each in enumerate(inside):
+            setattr(self, f"inside{number}", each)
+
+    def step(self) -> None:
+        self.inside0.step()
+
+
 WRONG: dict[str, Callable[[nn.Module, torch.optim.Optimizer], dict]] = {
     "a schedule that is no schedule": lambda m, o: {"schedule": object()},
     "a schedule of halves": lambda m, o: {"schedule": {1.5}},
@@ -519,6 +531,7 @@ WRONG: dict[str, Callable[[nn.Module, torch.optim.Optimizer], dict]] = {
     "no models": lambda m, o: {"model": {}},
     "no optimizers": lambda m, o: {"optimizer": []},
     "one optimizer twice": lambda m, o: {"optimizer": [o, o]},
+    "a wrapper of several optimizers": lambda m, o: {"optimizer": Wrapper(o, simple()[1])},
     "a number as pattern": lambda m, o: {"include": 5},
     "a number as classes": lambda m, o: {"classes": 5},
     "a number as run": lambda m, o: {"resume": 5},
@@ -536,6 +549,17 @@ def test_what_cannot_be_watched_is_refused_in_one_sentence(root, what):
     assert "\n" not in sentence and sentence.endswith(".") and " of :" not in sentence
     assert list(root.iterdir()) == [] and not optimizer._optimizer_step_pre_hooks
     backlight.watch(model, optimizer, root=root).finish()
+
+
+def test_an_optimizer_without_hooks_is_watched_through_the_one_that_it_wraps(root):
+    model, optimizer = simple()
+    wrapper = Wrapper(optimizer)
+    with backlight.watch(model, wrapper, root=root, every=1) as run:
+        for _ in range(2):
+            model(torch.ones(5, 3)).sum().backward()
+            wrapper.step()
+    assert [row["step"] for row in find(run.path, "0.weight", "update")] == [0, 1]
+    assert vars(wrapper).keys() == {"param_groups", "inside0"}
 
 
 @pytest.mark.parametrize("part", [lambda m: m, lambda m: m[0], nn.DataParallel, nn.Sequential])

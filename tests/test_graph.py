@@ -25,7 +25,7 @@ from torch import nn
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode_stack
 
-from backlight.capture.graph import Edge, GraphCapture
+from backlight.capture.graph import Edge, GraphCapture, sweep
 from backlight.capture.graph.aliases import Aliases
 from backlight.capture.graph.sights import NOWHERE, CallRecord, Sight
 
@@ -379,7 +379,20 @@ def test_a_step_that_ends_in_another_thread_is_only_stilled():
         assert _get_current_dispatch_mode_stack() == [mode]
         assert torch.equal(torch.ones(2) + 1, torch.full((2,), 2.0))
     finally:
-        torch.utils._python_dispatch._pop_mode()
+        sweep()
+    assert _get_current_dispatch_mode_stack() == []
+
+
+def test_a_mode_that_an_interrupt_left_behind_is_taken_away_at_the_end():
+    capture = GraphCapture()
+    capture.begin(trace_data=True)
+    flow = capture._step.flow
+    capture._step = None  # as where an interrupt comes while a step ends
+    sweep(is_last=True)
+    assert len(_get_current_dispatch_mode_stack()) == 1  # for it may yet be another run's
+    del flow
+    sweep(is_last=True)
+    assert _get_current_dispatch_mode_stack() == []
 
 
 def test_fake_tensors_are_not_followed():

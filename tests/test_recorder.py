@@ -322,6 +322,29 @@ def test_modules_added_later_are_seen(root):
     assert "4:out.0" in {site["name"] for site in read(run.path, "sites")}
 
 
+@pytest.mark.parametrize("is_kept", [False, True], ids=["gone", "kept elsewhere"])
+def test_gradients_have_the_names_that_parameters_have_since(root, is_kept):
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    grads, elsewhere = [], []
+    with backlight.watch(model, optimizer, root=root, every=1) as run:
+        for step in range(8):
+            if step == 5:  # the graph is not followed here
+                model.insert(1, nn.Linear(3, 3))
+                optimizer.add_param_group({"params": list(model[1].parameters())})
+            if step == 6:
+                elsewhere += [model[1]] if is_kept else []
+                del model[1], optimizer.param_groups[1]
+            optimizer.zero_grad()
+            model(torch.randn(4, 3)).square().mean().backward()
+            grads += [(step, n, p.grad.abs().max().item()) for n, p in model.named_parameters()]
+            optimizer.step()
+    rows = [row for row in observations(run.path) if row["tensor_class"] == "parameter"]
+    found = [(r["step"], r["name"], r["abs_max"]) for r in rows if r["quantity"] == "grad"]
+    assert sorted(found) == sorted(grads)
+
+
 def test_a_second_run_of_the_same_name_gets_a_new_folder(root):
     paths = []
     for _ in range(3):

@@ -724,6 +724,29 @@ def test_the_recorder_says_what_it_cost(root):
     assert account["recording_secs"] == pytest.approx(total, abs=1e-4)
 
 
+@pytest.mark.parametrize("write", ["append", "append_rows", "write_graph"])
+def test_an_interrupt_while_a_step_is_written_costs_that_step_at_most(root, monkeypatch, write):
+    model, optimizer = simple()
+    run = backlight.watch(model, optimizer, root=root, every=1)
+    original, interrupts = getattr(RunWriter, write), [KeyboardInterrupt]
+
+    def interrupted(*arguments):
+        if interrupts:
+            raise interrupts.pop()
+        original(*arguments)
+
+    monkeypatch.setattr(RunWriter, write, interrupted)
+    with run:
+        with pytest.raises(KeyboardInterrupt):
+            train_once(model, optimizer)
+        for _ in range(3):
+            train_once(model, optimizer)
+    assert {row["name"] for row in observations(run.path)} > {"0.weight", "(loss)"}  # all known
+    sites = [row["site"] for row in read(run.path, "sites")]
+    assert len(sites) == len(set(sites))
+    assert len(find(run.path, "0.weight", "update")) >= 3
+
+
 def test_a_forward_that_fails_and_is_tried_again(root):
     class Shaky(nn.Module):
         def __init__(self):

@@ -6,6 +6,8 @@ import copy
 import os
 import subprocess
 import sys
+import threading
+from itertools import pairwise
 
 import models
 import pytest
@@ -270,6 +272,58 @@ def test_parts_that_are_compiled_are_recorded_in_full(root, how):
     assert not any(module._forward_hooks for module in model.modules())
 
 
+def compiled_loop(what):
+    """The parameters after each of some steps, of which something is compiled besides the model."""
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 1))
+    optimizer = torch.optim.Adam(model.parameters())
+
+    def loss():
+        return model(torch.randn(5, 4)).square().mean()
+
+    def update():
+        optimizer.step()
+
+    def whole():
+        optimizer.zero_grad()
+        loss().backward()
+        optimizer.step()
+
+    parts = {"loss": loss, "update": update, "whole": whole}
+    parts[what] = torch.compile(parts[what], backend="eager")
+
+    def step():
+        if what == "whole":
+            return parts["whole"]()
+        optimizer.zero_grad()
+        parts["loss"]().backward()
+        return parts["update"]()
+
+    return model, optimizer, step
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor:UserWarning")  # the compiler's
+@pytest.mark.filterwarnings("ignore:.*[Pp]rofiler.*:UserWarning")
+@pytest.mark.parametrize("every", [1, 3])
+@pytest.mark.parametrize("what", ["loss", "update", "whole"])
+def test_a_compiled_step_is_recorded_in_full_and_the_compiler_leaves_hooks_alone(root, what, every):
+    alone, _, step = compiled_loop(what)
+    for _ in range(7):
+        step()
+    model, optimizer, step = compiled_loop(what)
+    with backlight.watch(model, optimizer, root=root, every=every) as run:
+        for number in range(7):
+            step()
+            if number == 1 and every > 1:  # what could not be taken away at once is away
+                assert torch._C._len_torch_dispatch_stack() == 0
+    assert torch._C._len_torch_dispatch_stack() == torch._C._len_torch_function_stack() == 0
+    assert_same(alone.state_dict(), model.state_dict())
+    for name, quantity in {"0:out.0": "grad", "(loss)": "value", "0.weight": "update"}.items():
+        rows = find(run.path, name, quantity)
+        assert [row["step"] for row in rows] == list(range(0, 7, every)), name
+
+
 def test_watching_a_model_with_compiled_parts_says_how_to_do_it_right(root):
     model = nn.Sequential(torch.compile(nn.Linear(2, 1), backend="eager"))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -284,19 +338,61 @@ def test_watching_a_compiled_model_says_how_to_do_it_right(root):
         backlight.watch(compiled, optimizer, root=root).finish()
 
 
-def test_names_are_those_inside_a_distributed_wrapper(root, tmp_path):
+@pytest.fixture
+def process_group(tmp_path):
     torch.distributed.init_process_group(
         "gloo", init_method=f"file://{tmp_path / 'meeting'}", rank=0, world_size=1
     )
-    try:
+    yield
+    torch.distributed.destroy_process_group()
+
+
+@pytest.mark.parametrize("how", ["sharded", "parallel"])
+def test_of_tensors_that_are_spread_over_processes_the_own_part_is_read(root, process_group, how):
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+    from torch.distributed.tensor.parallel import ColwiseParallel, parallelize_module
+
+    mesh = init_device_mesh("cpu", (1,))
+
+    def trained(run_in=None):
         torch.manual_seed(0)
-        model = nn.parallel.DistributedDataParallel(nn.Sequential(nn.Linear(3, 1)))
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-        with backlight.watch(model, optimizer, root=root, every=1) as run:
-            model(torch.ones(2, 3)).sum().backward()
+        model = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 4))
+        if how == "sharded":
+            fully_shard(model, mesh=mesh)
+        else:
+            parallelize_module(model[2], mesh, ColwiseParallel(use_local_output=False))
+        optimizer = torch.optim.Adam(model.parameters())
+        weight, run, values = model[2].weight, None, []
+        if run_in is not None:
+            run = backlight.watch(model, optimizer, root=run_in, every=1, samples=2)
+        for _ in range(4):
+            values.append(weight.full_tensor().detach().clone())
+            optimizer.zero_grad()
+            model(torch.randn(5, 3)).square().mean().backward()
             optimizer.step()
-    finally:
-        torch.distributed.destroy_process_group()
+        if run is not None:
+            run.finish()
+        return run, [*values, weight.full_tensor().detach().clone()]
+
+    _, alone = trained()
+    run, values = trained(root)
+    assert_same(dict(enumerate(alone)), dict(enumerate(values)))
+    found = [row["abs_max"] for row in find(run.path, "2.weight")]
+    assert found == [value.abs().max().item() for value in values[:-1]]
+    changes = [(new - old).abs().max().item() for old, new in pairwise(values)]
+    assert [row["abs_max"] for row in find(run.path, "2.weight", "update")] == changes
+    assert [row["shape"] for row in find(run.path, "2.weight:exp_avg")] == [[4, 4]] * 4
+    assert len(find(run.path, "2:out.0")) == 4
+
+
+def test_names_are_those_inside_a_distributed_wrapper(root, process_group):
+    torch.manual_seed(0)
+    model = nn.parallel.DistributedDataParallel(nn.Sequential(nn.Linear(3, 1)))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with backlight.watch(model, optimizer, root=root, every=1) as run:
+        model(torch.ones(2, 3)).sum().backward()
+        optimizer.step()
     names = {site["name"] for site in read(run.path, "sites")}
     assert {"0:out.0", "0.weight", "(model):out.0"} <= names
     assert not any("module." in name for name in names)
@@ -358,6 +454,55 @@ def test_data_loaders_with_workers_work_beside_it(root):
             model(batch).sum().backward()
             optimizer.step()
     assert [row["step"] for row in read(run.path, "steps")] == [0, 1]
+
+
+def in_a_thread(function):
+    thread = threading.Thread(target=function)
+    thread.start()
+    thread.join()
+
+
+@pytest.mark.parametrize("every", [1, 4])
+@pytest.mark.parametrize("where", ["one thread", "a thread for each step", "an update's own"])
+def test_training_may_be_in_another_thread_than_watch(root, where, every):
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(3, 3), nn.ReLU(), nn.Linear(3, 1))
+    optimizer = torch.optim.Adam(model.parameters())
+
+    def step(update=optimizer.step):
+        optimizer.zero_grad()
+        model(torch.randn(4, 3)).square().mean().backward()
+        update()
+
+    with backlight.watch(model, optimizer, root=root, every=every) as run:
+        if where == "one thread":
+            in_a_thread(lambda: [step() for _ in range(9)])
+        for _ in range(0 if where == "one thread" else 9):
+            if where == "an update's own":
+                step(lambda: in_a_thread(optimizer.step))
+            else:
+                in_a_thread(step)
+    recorded = list(range(0, 9, every))
+    for name in ("0:out.0", "(loss)"):
+        for quantity in ("value", "grad"):
+            assert [row["step"] for row in find(run.path, name, quantity)] == recorded, name
+    calls = read(run.path, "calls")
+    assert {call["function"] for call in calls} == {"torch.Tensor.backward"}
+    assert torch._C._len_torch_dispatch_stack() == torch._C._len_torch_function_stack() == 0
+
+
+def test_the_thread_that_trains_is_the_one_with_the_updates(root):
+    torch.manual_seed(0)
+    model = nn.Linear(3, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with backlight.watch(model, optimizer, root=root, every=1) as run:
+        for _ in range(3):
+            in_a_thread(lambda: model(torch.ones(7, 3)))
+            model(torch.randn(4, 3)).square().mean().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    shapes = [(row["step"], row["shape"][0]) for row in find(run.path, "(model):out.0")]
+    assert shapes[-2:] == [(1, 4), (2, 4)]
 
 
 def test_odd_dtypes_and_empty_tensors_are_recorded(root):

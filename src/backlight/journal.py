@@ -342,7 +342,11 @@ class Journal:
         if self._is_slow or not self._scribe.is_idle:
             self._scribe.put(page, size)
         else:
-            self._write([page])
+            try:
+                self._write([page])
+            except BaseException:  # the user interrupts: what is not written yet waits on
+                self._calls[:0] = page[1]
+                raise
             if self._troubles:
                 self._tell_troubles()
 
@@ -368,14 +372,14 @@ class Journal:
                 calls.insert(0, (append_rows, ("sites", rows.pop("sites"))))
             for each in rows.items():
                 calls.append((append_rows, each))
-            for write, arguments in calls:
-                if self._is_stopped:
-                    break
+            while calls and not self._is_stopped:
+                write, arguments = calls[0]
                 try:
                     write(*arguments)
                 except Exception as error:
                     self._is_stopped = isinstance(error, OSError)
                     self._troubles.append(error)
+                del calls[0]
         secs = _perf() - started
         self._is_slow = secs > _SLOW_SECS * len(pages)
         self._writing_secs += secs

@@ -22,8 +22,9 @@ from backlight.alarm import Happening
 from backlight.blackbox import StepRecord
 from backlight.capture import backward, scaling
 from backlight.capture.calls import FunctionCall
+from backlight.capture.compiling import keep_out
 from backlight.capture.following import Following
-from backlight.capture.graph import Graph
+from backlight.capture.graph import Graph, is_swept, sweep
 from backlight.capture.modules import FirstForward, ModuleCapture, is_in_backward
 from backlight.capture.named import NamedTensors
 from backlight.capture.names import ModelNames
@@ -153,7 +154,6 @@ class Recorder:
         self._is_finished = self._is_compiled = False
         self._flows: FlowRecording | None = None  # where the user asked for some
         self._at_end: list[Callable[[], None]] = []  # called when a step has ended
-        enlist(self)
         self._optimizers = Optimizers(
             optimizers,
             before=self._course.before_update,
@@ -162,6 +162,7 @@ class Recorder:
             on_change=self._on_other_optimizers,
             guard=self._guard,
         )
+        enlist(self)
         try:
             self._start()
         except BaseException:
@@ -177,9 +178,13 @@ class Recorder:
             self._names.describe(held),
             [each.describe(own) for each in self._optimizers.all],
         )
+        self._listen()
+        self._prepare_step("train")
+
+    def _listen(self) -> None:
+        """Hear of backward passes and scalers in this thread, and in no other."""
         backward.listen(self._course.on_loss)
         scaling.listen(self)
-        self._prepare_step("train")
 
     def _new_course(self) -> Course:
         """What sees steps through: itself those that are plain, the functions here all others."""
@@ -245,6 +250,7 @@ class Recorder:
 
     def _prepare_step(self, kind: str, *, decide: bool = False) -> None:
         """Decide whether the step to come is recorded, and wait for it to begin."""
+        keep_out()
         self._course.is_open = self._is_in_iteration = self._is_given_up = False
         self._kind, self._batch_size = kind, None
         self._must_decide = decide
@@ -272,7 +278,8 @@ class Recorder:
     def _prepare_course(self) -> None:
         """Say whether the step to come, and those after it, can do without the functions here."""
         course = self._course
-        course.is_plain = self._kind == "train" and not (self._is_captured or self._is_compiled)
+        is_usual = self._kind == "train" and is_swept()
+        course.is_plain = is_usual and not (self._is_captured or self._is_compiled)
         course.sees_loss = self._is_captured
         if course.is_plain:
             course.optimizer = self._optimizers.sole()
@@ -308,6 +315,10 @@ class Recorder:
         course.step += 1
         course.iterations = course.passes = 0
         self._modules.hooks_secs = 0.0
+        keep_out()
+        sweep()
+        if self._is_captured and not self._modules.is_here:
+            self._train_here()
         self._optimizers.begin()
         if self._is_captured or self._is_compiled:
             self._modules.restart_calls()
@@ -319,6 +330,16 @@ class Recorder:
         except Exception as error:
             self._guard.catch("beginning a step", error)
         course.recording_secs = self._observer.recording_secs = _perf() - started
+
+    def _train_here(self) -> None:
+        """Take this thread for the one that trains."""
+        self._modules.train_here()
+        self._listen()
+
+    def _find_trainer(self) -> None:
+        """A step ends in this thread: if another had no backward pass in it, this one trains."""
+        if not self._course.passes and not self._modules.is_here:
+            self._train_here()
 
     def _begin_capture(self) -> None:
         is_keeping = self._is_keeping or self._must_decide
@@ -583,6 +604,7 @@ class Recorder:
 
     def _end_step(self, step: Step | None) -> None:
         started = _perf()
+        self._find_trainer()
         record = StepRecord({})
         graph, signature = self._stop_following() if self._is_captured else (None, "")
         try:
@@ -602,6 +624,7 @@ class Recorder:
     def _end_unrecorded(self) -> None:
         """As `_end_step`, for a step of which nothing was captured: most are such."""
         started = _perf()
+        self._find_trainer()
         try:
             row = self._row(is_recorded=False, reason="", signature="")
             row["recording_secs"] += _perf() - started
@@ -714,6 +737,11 @@ class Recorder:
             self._following.leave(call.module, call.number)
         if self._observer.owned.waiting:
             self._observer.owned.hook_late()
+
+    def on_names(self) -> None:
+        """Modules were found in the midst of a step, or before it: so were their parameters."""
+        if self._course.is_open and self._is_captured:
+            self._observer.owned.look_again()
 
     def on_compiled(self) -> None:
         """The model is compiled: its modules get hooks of their own, before they are compiled."""

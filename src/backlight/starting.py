@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from backlight.capture.names import is_compiled
-from backlight.capture.optimizer import check_models, check_optimizers
+from backlight.capture.optimizer import check_models, check_optimizers, that_steps
 from backlight.errors import BacklightError, tell
 from backlight.options import check_options, run_folder, writing_to
 from backlight.run import Run, runs_under_way
@@ -39,7 +39,8 @@ def start(
 ) -> Run:
     """Start a run; whatever is wrong with it is a `BacklightError` of one sentence."""
     models = dict(model) if isinstance(model, Mapping) else {"": model}
-    optimizers: list[Any] = list(optimizer) if isinstance(optimizer, (list, tuple)) else [optimizer]
+    given: list[Any] = list(optimizer) if isinstance(optimizer, (list, tuple)) else [optimizer]
+    optimizers: list[Any] = [that_steps(each) for each in given]
     check_models(models)
     check_optimizers(models, optimizers)
     _check_uncompiled(models)

@@ -45,7 +45,7 @@ class BatchFacts:
             return
         if iteration is None and self._batch_size not in (None, len(listed)):
             raise BacklightError(
-                f"{fact}() got {len(listed)} values for a batch of {self._batch_size}: "
+                f"{_argument(fact)} got {len(listed)} values for a batch of {self._batch_size}: "
                 "give one for each sample."
             )
         self._known[fact, iteration] = listed
@@ -115,9 +115,14 @@ def _listed(fact: Fact, values: Any) -> Any:
         return [_ITEM[fact][1](item.item() if hasattr(item, "item") else item) for item in values]
     except (TypeError, ValueError, RuntimeError):
         raise BacklightError(
-            f"{fact}() got a {type(values).__name__} that cannot be read as one "
+            f"{_argument(fact)} got a {type(values).__name__} that cannot be read as one "
             f"{_ITEM[fact][0]} for each sample: give a list or a tensor as long as the batch."
         ) from None
+
+
+def _argument(fact: Fact) -> str:
+    """Where the user tells it."""
+    return f"run.batch({fact.removeprefix('data_')}=…)"
 
 
 def _one_each(fact: Fact, values: torch.Tensor) -> torch.Tensor:

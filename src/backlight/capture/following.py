@@ -13,7 +13,7 @@ from contextlib import AbstractContextManager
 from typing import Final
 
 from backlight.capture.calls import CallCapture, FunctionCall
-from backlight.capture.graph import Graph, GraphCapture, StructureWatch
+from backlight.capture.graph import Graph, GraphCapture, StructureWatch, sweep
 
 _MOST_FAILURES: Final = 4
 """Some steps can never be traced: it is not tried for ever."""
@@ -108,6 +108,10 @@ class Following:
         return graph, self._watch.end("" if graph is None else graph.signature)
 
     def close(self) -> None:
-        """Leave nothing behind, not even what could not be taken away inside a backward pass."""
+        """Leave nothing behind, not even what could not be taken away where a step ended.
+
+        That may have been inside of a backward pass, or in another thread.
+        """
         self.stop()
         self._calls.detach()
+        sweep(is_last=True)

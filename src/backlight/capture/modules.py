@@ -13,7 +13,7 @@ import sys
 import time
 import weakref
 from collections.abc import Callable
-from threading import get_ident
+from threading import Thread, current_thread, get_ident
 from typing import Any, Final, Protocol
 
 import torch
@@ -61,6 +61,9 @@ class ModuleListener(Protocol):
     def on_leave(self, call: Call) -> None:
         """A call has ended, after its outputs."""
 
+    def on_names(self) -> None:
+        """A module was called that was not there before: others may have other names since."""
+
     def on_compiled(self) -> None:
         """A compiled model is about to run for the first time."""
 
@@ -96,7 +99,7 @@ class ModuleCapture(CallHooks):
             (_global_forward_hooks_always_called, True),
             (_global_forward_hooks, self.after),
         )
-        self._thread = get_ident()
+        self._trainer: Thread | None = None  # that `_thread` is the number of; none before a step
 
     @property
     def current_module(self) -> str:
@@ -110,7 +113,7 @@ class ModuleCapture(CallHooks):
 
     def attach(self) -> None:
         """Start to listen; calls are counted from 1 again."""
-        self.restart_calls()
+        self._round += 1
         self._modules.clear()
         self._open.clear()
         self._is_listening = True
@@ -121,9 +124,20 @@ class ModuleCapture(CallHooks):
                 places[self] = hook
 
     def restart_calls(self) -> None:
-        """Count calls from 1 again, in the thread that trains."""
+        """Count calls from 1 again."""
         self._round += 1
-        self._thread = get_ident()
+
+    @property
+    def is_here(self) -> bool:
+        """Whether this is the thread that trains, as far as is known."""
+        return get_ident() == self._thread
+
+    def train_here(self) -> None:
+        """Look at the calls of this thread, and of no other for as long as it lives."""
+        self._thread, self._trainer = get_ident(), current_thread()
+
+    def _is_elsewhere(self) -> bool:
+        return not self.is_here and self._trainer is not None and self._trainer.is_alive()
 
     def settle(self) -> None:
         """Put hooks on the modules themselves, for good: the compiler ends its graphs at them."""
@@ -157,7 +171,7 @@ class ModuleCapture(CallHooks):
         started = _perf()
         try:
             # First, because tracers put their own tensors into the model for a while.
-            if get_ident() != self._thread or is_apart() or is_symbolic():
+            if self._is_elsewhere() or is_apart() or is_symbolic():
                 return
             found = self.names.find(module)
             if found is None:
@@ -199,6 +213,7 @@ class ModuleCapture(CallHooks):
         if self._generation != self.names.generation:
             self._generation = self.names.generation
             self._forget_old_names()
+            self._listener.on_names()
         callee = self._callees.get(id(module))
         if callee is None or callee.reference() is not module:
             calls = self._known.setdefault(found, [])

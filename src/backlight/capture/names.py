@@ -19,6 +19,9 @@ _WRAPPERS = {
 }
 
 
+_Shelf = Literal["_parameters", "_buffers"]
+
+
 def unwrap(model: nn.Module) -> nn.Module:
     """The user's own module inside what runs it on several devices or compiles it.
 
@@ -50,12 +53,12 @@ class OwnedTensor:
     place: str
     aliases: tuple[str, ...]
     owner: weakref.ref[nn.Module]
-    shelf: Literal["_parameters", "_buffers"]
+    shelf: _Shelf
     identity: int
 
     def tensor(self) -> torch.Tensor | None:
         """The tensor, or None if its module has another one by now, or none."""
-        found = self._find()
+        found = _tensor_at(self.owner, self.shelf, self.place)
         return found if id(found) == self.identity else None
 
     def is_replaced(self) -> bool:
@@ -63,16 +66,10 @@ class OwnedTensor:
 
         What is no parameter only stands in for one: `torch.func.functional_call` puts it there.
         """
-        found = self._find()
+        found = _tensor_at(self.owner, self.shelf, self.place)
         if id(found) == self.identity:
             return False
         return found is None or self.shelf == "_buffers" or isinstance(found, nn.Parameter)
-
-    def _find(self) -> torch.Tensor | None:
-        owner = self.owner()
-        shelf = None if owner is None else getattr(owner, self.shelf)
-        # A scripted module's shelf has no get().
-        return shelf[self.place] if shelf is not None and self.place in shelf else None
 
 
 class ModelNames:
@@ -93,6 +90,8 @@ class ModelNames:
         self.generation = 0  # how often the names were read
         self._parameters: list[OwnedTensor] = []
         self._buffers: list[OwnedTensor] = []
+        self._sizes: list[tuple[weakref.ref[nn.Module], int]] = []  # of each module
+        self._empty: list[tuple[weakref.ref[nn.Module], _Shelf, str]] = []  # places for tensors
         self.scan()
 
     def scan(self) -> None:
@@ -101,21 +100,31 @@ class ModelNames:
             id(module): (weakref.ref(module), (name, type(module).__name__))
             for name, module in self._named_modules()
         }
+        self._sizes = [(module, _size(module())) for module, _ in self._found.values()]
+        self._empty.clear()
         self._parameters = self._owned("_parameters")
         self._buffers = self._owned("_buffers")
         self._is_fresh = True
         self.generation += 1
 
     def refresh(self, *, are_there: bool = False) -> None:
-        """At the start of a step: read the names again if a tensor that was known is gone.
+        """At the start of a step: read the names again if a tensor is gone that was known, or new.
 
-        Where it is known that all `are_there`, nothing is looked up.
+        Where it is known that all `are_there` that were, these are not looked up.
         """
         self._is_fresh = False
-        if not are_there and any(
+        is_other = not are_there and any(
             owned.is_replaced() for owned in (*self._parameters, *self._buffers)
-        ):
+        )
+        if is_other or self.has_changed():
             self.scan()
+
+    def has_changed(self) -> bool:
+        """Whether modules have parts, parameters or buffers that they had not when last scanned."""
+        for reference, size in self._sizes:
+            if _size(reference()) != size:
+                return True
+        return any(_tensor_at(*place) is not None for place in self._empty)
 
     def find(self, module: nn.Module) -> tuple[str, str] | None:
         """A module's name and class, or None if it is no part of the models."""
@@ -186,12 +195,13 @@ class ModelNames:
             if model is not None:
                 yield from _tree(model, prefix, None if has_duplicates else set())
 
-    def _owned(self, shelf: Literal["_parameters", "_buffers"]) -> list[OwnedTensor]:
+    def _owned(self, shelf: _Shelf) -> list[OwnedTensor]:
         """Every tensor on the shelves of the modules, once, by its first name."""
         found: dict[int, OwnedTensor] = {}
         for module_name, module in self._named_modules(has_duplicates=True):
             for place, tensor in getattr(module, shelf).items():
                 if tensor is None:
+                    self._empty.append((weakref.ref(module), shelf, place))
                     continue
                 known = found.get(id(tensor))
                 if known is not None:
@@ -244,6 +254,22 @@ def _tree(
     for place, child in module._modules.items():
         if child is not None:
             yield from _tree(child, f"{name}.{place}" if name else place, seen)
+
+
+def _size(module: nn.Module | None) -> int:
+    """How many tensors and modules a module has itself, with places that are empty."""
+    if module is None:
+        return -1
+    return len(module._parameters) + len(module._buffers) + len(module._modules)
+
+
+def _tensor_at(
+    owner: weakref.ref[nn.Module], shelf_name: _Shelf, place: str
+) -> torch.Tensor | None:
+    module = owner()
+    shelf = None if module is None else getattr(module, shelf_name)
+    # A scripted module's shelf has no get().
+    return shelf[place] if shelf is not None and place in shelf else None
 
 
 def _description(name: str, module: nn.Module, trained: Collection[int] | None) -> dict[str, Any]:

@@ -47,6 +47,37 @@ def check_models(models: Mapping[str, object]) -> None:
             )
 
 
+def that_steps(optimizer: object) -> object:
+    """The optimizer whose steps can be seen: itself, or the one that it wraps.
+
+    One that does not call torch's own `__init__`, such as that of Accelerate, has no hooks.
+
+    >>> class Wrapper(torch.optim.Optimizer):
+    ...     def __init__(self, inside: torch.optim.Optimizer) -> None:
+    ...         self.inside = inside
+    >>> inside = torch.optim.SGD(nn.Linear(1, 1).parameters())
+    >>> that_steps(Wrapper(inside)) is that_steps(inside) is inside
+    True
+    """
+    while isinstance(optimizer, torch.optim.Optimizer) and not _has_hooks(optimizer):
+        inside = [each for each in vars(optimizer).values() if _is_other(each, optimizer)]
+        if len(inside) != 1:
+            raise BacklightError(
+                f"The {type(optimizer).__name__} optimizer does not call the __init__ of "
+                "torch.optim.Optimizer, so its steps cannot be seen: pass the one that it wraps."
+            )
+        optimizer = inside[0]
+    return optimizer
+
+
+def _has_hooks(optimizer: torch.optim.Optimizer) -> bool:
+    return hasattr(optimizer, "_optimizer_step_pre_hooks")
+
+
+def _is_other(value: object, optimizer: torch.optim.Optimizer) -> bool:
+    return isinstance(value, torch.optim.Optimizer) and value is not optimizer
+
+
 def check_optimizers(models: Mapping[str, nn.Module], optimizers: list[object]) -> None:
     """Refuse what is no optimizer, and an optimizer that trains something else."""
     if not optimizers:

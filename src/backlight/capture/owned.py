@@ -92,6 +92,12 @@ class OwnedCapture:
         if self._unhooked:
             self._hook_all()
 
+    def look_again(self) -> None:
+        """The names were read again in the midst of a step: gradients belong to those of now."""
+        if self._generation != self._names.generation:
+            self._learn_names()
+            self._hook_all()
+
     def _hook_all(self) -> None:
         left = hook_held(self._unhooked, self)
         for place in left:
@@ -164,7 +170,7 @@ class OwnedCapture:
             place for place in self._all if place.site >= 0 and place.owned.shelf == "_parameters"
         ]
         self._unhooked = [place for place in self._with_gradients if place.hooks is None]
-        self._held.clear()
+        self._held = []
         self._by_optimizer.clear()
 
     def _owned(self) -> list[tuple[str, OwnedTensor]]:
@@ -190,14 +196,13 @@ class OwnedCapture:
         held = optimizer.held()
         known, places = self._by_optimizer.get(optimizer, ([], []))
         if known != held:
+            if self._names.has_changed():  # by a parameter that the forward pass has made
+                self._names.scan()
+                self._learn_names()
             every = set(held)
             places = [place for identity, place in self._places.items() if identity in every]
             self._by_optimizer[optimizer] = held, places
-        found = find_held(places)
-        if found is None:
-            every_pair = [(place, place.owned.tensor()) for place in places]
-            found = [(place, tensor) for place, tensor in every_pair if tensor is not None]
-        return found
+        return _found(places)
 
     def show(self, graph: GraphCapture) -> None:
         """Show parameters and buffers to the graph of this step."""
@@ -293,14 +298,17 @@ class OwnedCapture:
         held = [known[each][0] if each in known else each.held() for each in optimizers]
         if self._held != held or self._generation != self._names.generation:
             self._learn_rest(held)
-        if not self._rest:
+        rest = _found(self._rest)
+        if len(rest) < len(self._rest) or self._names.has_changed():
+            # The step itself has put another tensor in the place of one, or a new one.
+            self._names.scan()
+            self._learn_rest(held)
+            rest = _found(self._rest)
+        if not rest:
             return None
         items: list[Item] = []
         read: list[tuple[_Place, State | None]] = []
-        for place in self._rest:
-            tensor = place.owned.tensor()
-            if tensor is None:
-                continue
+        for place, tensor in rest:
             state = state_of(tensor, is_quick=place.owned.shelf == "_parameters")
             if state is None or state != place.last or (is_kept and not place.is_written):
                 place.last, place.is_written = state, False
@@ -316,6 +324,15 @@ class OwnedCapture:
         every = set().union(*held)
         places = self._places.items()
         self._rest = [p for identity, p in places if identity not in every and p.site >= 0]
+
+
+def _found(places: list[_Place]) -> list[tuple[_Place, torch.Tensor]]:
+    """Those whose tensor is still there, and the tensors."""
+    found = find_held(places)
+    if found is None:
+        every_pair = [(place, place.owned.tensor()) for place in places]
+        found = [(place, tensor) for place, tensor in every_pair if tensor is not None]
+    return found
 
 
 def _learn_fate(read: list[tuple[_Place, State | None]], is_written: bool) -> None:

@@ -22,6 +22,7 @@ from backlight.capture.plans import ALONE, NeuronGroups, Plan, checked_dim, make
 from backlight.capture.sample_rows import sample_rows
 from backlight.capture.seen import Seen
 from backlight.errors import BacklightError
+from backlight.reduce.readable import local_part
 from backlight.samples import Fact, NeuronSelection, SampleSelection, as_selection
 from backlight.schema import QUANTITIES
 from backlight.store.values import Extent, KeptValues, StepValues, fit
@@ -138,6 +139,7 @@ class ValueKeeper:
             return
         is_in_memory = is_plain(tensor)
         if not is_in_memory:
+            tensor = local_part(tensor)
             if not has_values(tensor):
                 self.left_out["tensors"] += 1
                 return

@@ -137,11 +137,12 @@ class SiteBook:
         """The sites that were added since the last call, as rows of the `sites` table."""
         if not self._new:
             return []
-        new, self._new = self._new, []
-        return [
+        rows = [
             {name: getattr(site, name) for name in _COLUMNS} | {"aliases": list(site.aliases)}
-            for site in new
+            for site in self._new
         ]
+        self._new = []  # last: an interrupt that came before must not cost a site its name
+        return rows
 
     def _add(self, key: tuple[str, str, int], site: Site) -> int:
         site = replace(site, site=self._count)

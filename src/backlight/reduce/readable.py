@@ -40,6 +40,15 @@ def has_values(tensor: torch.Tensor) -> bool:
     )
 
 
+def local_part(tensor: torch.Tensor) -> torch.Tensor:
+    """What this process has of a tensor that is spread over several; any other tensor is itself.
+
+    Operations on the whole would wait for the other processes, which need not record the step.
+    """
+    part = getattr(tensor, "_local_tensor", None) if type(tensor).__name__ == "DTensor" else None
+    return tensor if part is None else part
+
+
 def _has_memory(tensor: torch.Tensor) -> bool:
     """Whether the elements are there: sharding and offloading free them and keep the tensor."""
     if tensor.layout is not torch.strided or tensor.numel() == 0:

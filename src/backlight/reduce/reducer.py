@@ -9,7 +9,7 @@ import pyarrow as pa
 import torch
 
 from backlight.reduce import native
-from backlight.reduce.readable import State, has_values, state_of, version_of
+from backlight.reduce.readable import State, has_values, local_part, state_of, version_of
 from backlight.reduce.spec import NO_UNITS
 from backlight.reduce.torch_ops import TorchTable
 from backlight.store.packed import Packed, as_batch
@@ -128,7 +128,9 @@ class Reducer:
         return unread
 
     def _read(self, item: Item, place: int, iteration: int) -> bool:
-        tensor, site, quantity, old, copy = (*item, None, None)[:5]
+        _, site, quantity, old, copy = (*item, None, None)[:5]
+        tensor = local_part(item[0])
+        old, copy = (None if each is None else local_part(each) for each in (old, copy))
         if not all(has_values(each) for each in (tensor, old, copy) if each is not None):
             return False
         with torch.no_grad():
@@ -163,6 +165,7 @@ class Reducer:
         batch_dim: int = 0,
     ) -> int | None:
         """A row of the other table, counted below 0 from its front."""
+        tensor = local_part(tensor)
         if not has_values(tensor):
             return None
         self._other.observe(

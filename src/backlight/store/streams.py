@@ -65,8 +65,9 @@ class StreamSeries:
             else:
                 message = batch_message(as_batch(batch), schema_crc=place[0], number=place[1])
                 written_bytes = _write_all(descriptor, message)
-        except OSError:
-            # All or nothing of it: what comes later must not stand behind half a message.
+        except BaseException:
+            # All or nothing of it, also where the user interrupts: what comes later must not stand
+            # behind half a message.
             with suppress(OSError):
                 os.ftruncate(descriptor, self._size_bytes)
                 os.lseek(descriptor, self._size_bytes, os.SEEK_SET)
@@ -90,12 +91,12 @@ class StreamSeries:
         name = self.folder / f"{self._rank}-{self._next_segment:04}.arrows"
         # Never into a file that exists.
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_CLOEXEC", 0)
-        descriptor = os.open(name, flags, 0o666)
-        _say_open(descriptor)
         self._next_segment += 1
+        descriptor = os.open(name, flags, 0o666)
         try:
+            _say_open(descriptor)
             self._size_bytes = _write_all(descriptor, [self._opening])
-        except OSError:
+        except BaseException:
             # What comes later begins a segment of its own, and not behind half an opening.
             os.close(descriptor)
             with suppress(OSError):

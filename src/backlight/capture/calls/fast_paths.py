@@ -11,7 +11,11 @@ from threading import get_ident
 from typing import Any, Final
 
 from torch import nn
-from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
+from torch.nn.modules.module import (
+    _global_forward_hooks,
+    _global_forward_hooks_always_called,
+    _global_forward_pre_hooks,
+)
 
 _HAVE_ONE: Final = (nn.MultiheadAttention, nn.TransformerEncoderLayer, nn.TransformerEncoder)
 
@@ -34,24 +38,25 @@ class FastPaths:
         self._leave = leave
         self._come_back = come_back
         self._open: list[nn.Module] = []
-        self._handles: list[Any] = []
+        self._hooks: tuple[tuple[Any, Any], ...] = (
+            (_global_forward_pre_hooks, self._before),
+            (_global_forward_hooks_always_called, True),
+            (_global_forward_hooks, self._after),
+        )
         self._thread = 0
 
     def attach(self) -> None:
         """Wait for such modules, in this thread."""
         self._thread = get_ident()
-        if not self._handles:
-            self._handles = [
-                register_module_forward_pre_hook(self._before),
-                register_module_forward_hook(self._after, always_call=True),
-            ]
+        # As torch registers a hook, without a handle, which an interrupt could come before.
+        for places, hook in self._hooks:
+            places[self] = hook
 
     def detach(self) -> None:
         """Wait no more."""
         self._open.clear()
-        handles, self._handles = self._handles, []
-        for handle in handles:
-            handle.remove()
+        for places, _ in self._hooks:
+            places.pop(self, None)
 
     def _before(self, module: nn.Module, args: Any) -> None:
         if isinstance(module, _HAVE_ONE) and not module.training and get_ident() == self._thread:

@@ -22,6 +22,7 @@ from typing import Any, Final, NamedTuple
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
+from backlight.capture.compiling import is_in_compiled_call
 from backlight.capture.graph.dispatch import Mode, is_supported, is_symbolic
 from backlight.capture.graph.lineage import Lineage, Ref
 from backlight.capture.graph.operators import rule_of, tensors_in
@@ -54,14 +55,15 @@ class DataFlow:
 
     def start(self) -> None:
         """Start to follow, below the user's modes; give up at once where that is not safe."""
-        self.is_sure = is_supported() and not is_symbolic()
+        self.is_sure = is_supported() and not is_symbolic() and not is_in_compiled_call()
         if self.is_sure:
             self._mode.enter()
 
     def stop(self) -> bool:
         """Stop to follow, whatever came onto the stack or left it since; True if all is known.
 
-        A stack belongs to its thread: from another, the mode cannot be taken away, only stilled.
+        A stack belongs to its thread: from another, the mode cannot be taken away, only stilled,
+        and `sweep` in that thread takes it away; so it is inside of a compiled function.
         """
         was_sure = self.is_sure
         self.give_up()
@@ -78,7 +80,9 @@ class DataFlow:
     def paused(self) -> Iterator[None]:
         """Let a backward pass run without the mode: gradients are not data."""
         is_here = self.is_listening()
-        if is_here:
+        if is_here and is_in_compiled_call():
+            self.give_up()  # the mode cannot leave, nor come back
+        elif is_here:
             self._try(self._mode.leave)
         try:
             yield

@@ -13,6 +13,8 @@ from typing import Any, Final, Protocol
 import torch
 from torch.utils import _python_dispatch as dispatch
 
+from backlight.capture.compiling import is_in_compiled_call
+
 _KEYS: Final = torch._C._TorchDispatchModeKey
 _FAKE, _PROXY, _FUNCTIONAL = _KEYS.FAKE, _KEYS.PROXY, _KEYS.FUNCTIONAL
 
@@ -37,6 +39,7 @@ class Mode(dispatch.TorchDispatchMode):
     def __init__(self, listener: Listener) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._listener = weakref.ref(listener)
+        self._is_entered = False
 
     @classmethod
     def ignore_compile_internals(cls) -> bool:
@@ -45,12 +48,17 @@ class Mode(dispatch.TorchDispatchMode):
 
     def enter(self) -> None:
         """Go to the bottom of this thread's stack of modes."""
+        self._is_entered = True
         _put([self, *_take()])
 
     def leave(self) -> None:
-        """Leave the stack, wherever this lies in it; if it is another thread's, do nothing."""
-        if any(mode is self for mode in dispatch._get_current_dispatch_mode_stack()):
+        """Leave the stack, wherever this lies in it, or wait for `sweep` where that cannot be."""
+        was_entered, self._is_entered = self._is_entered, False
+        is_here = any(mode is self for mode in dispatch._get_current_dispatch_mode_stack())
+        if is_here and not is_in_compiled_call():
             _put([mode for mode in _take() if mode is not self])
+        elif was_entered:
+            _stranded.add(self)
 
     def __torch_dispatch__(
         self,
@@ -64,6 +72,32 @@ class Mode(dispatch.TorchDispatchMode):
         if listener is not None and listener.is_listening():
             listener.note(func, args, kwargs or {}, result)
         return result
+
+
+_stranded: weakref.WeakSet[Mode] = weakref.WeakSet()
+"""Modes that lie on a stack still: they ended in another thread, or in a compiled function."""
+
+
+def is_swept() -> bool:
+    """Whether there are none."""
+    return not _stranded
+
+
+def sweep(*, is_last: bool = False) -> None:
+    """Take those away that lie on this thread's stack.
+
+    The last time, look also for such as nobody listens to: an interrupt came in between.
+    """
+    if not (_stranded or is_last) or is_in_compiled_call():
+        return
+    here = [mode for mode in dispatch._get_current_dispatch_mode_stack() if _is_over(mode)]
+    if here:
+        _put([mode for mode in _take() if mode not in here])
+        _stranded.difference_update(here)
+
+
+def _is_over(mode: dispatch.TorchDispatchMode) -> bool:
+    return isinstance(mode, Mode) and (mode in _stranded or mode._listener() is None)
 
 
 def is_supported() -> bool:

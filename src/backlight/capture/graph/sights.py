@@ -77,8 +77,8 @@ class StepSights:
         if around == NOWHERE:
             self._passes += 1
             self._is_patient &= self._passes <= _MOST_PASSES
-        self._open.append(len(self.calls))
         self.calls.append(CallRecord(module, number, around, is_in_backward()))
+        self._open.append(len(self.calls) - 1)
 
     def leave(self, module: str, number: int) -> None:
         """A call of a module ends, and with it those inside."""

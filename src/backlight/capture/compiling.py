@@ -1,0 +1,41 @@
+"""Keeps torch's compiler out of Backlight's own code.
+
+In a function that is compiled, such as a whole training step, the compiler would trace every hook
+that is called there: in vain, with warnings of what it cannot trace, and against what hooks rely
+on. It is told to run them as they are.
+"""
+
+from __future__ import annotations
+
+import sys
+from contextlib import suppress
+from typing import Any, Final
+
+_EVAL: Final = "torch._dynamo.eval_frame"
+_told: Any = None  # the compiler's rules, once they have this one
+
+
+def keep_out() -> None:
+    """Tell the compiler, if it is loaded and does not know: that takes long, so it is not here."""
+    global _told
+    rules = sys.modules.get("torch._dynamo.trace_rules")
+    if rules is None or rules is _told:
+        return
+    _told = rules
+    with suppress(Exception):  # it has no such rule in this version
+        rules.add("backlight")
+
+
+def is_in_compiled_call() -> bool:
+    """Whether this runs inside the call of a compiled function, in the parts that are not compiled.
+
+    When it returns, torch puts back what it noted of dispatch modes: one that came or went inside
+    would leave its stack and its keys at odds, and every operation would fail.
+    """
+    frame = sys._getframe(1) if _EVAL in sys.modules else None
+    while frame is not None:
+        # Of the functions there, the one that calls a compiled function notes the keys.
+        if "saved_include_set" in frame.f_code.co_varnames and frame.f_globals["__name__"] == _EVAL:
+            return True
+        frame = frame.f_back
+    return False
