@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from browser import chromium, environment
+from browser import environment
 from playwright.sync_api import Browser, expect
 from small_runs import record
 
@@ -29,12 +29,6 @@ CELLS = ("import backlight", "widget = backlight.open('RUN').show('graph')\nwidg
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return record(tmp_path_factory.mktemp("runs"))
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with chromium() as started:
-        yield started
 
 
 def free_port() -> int:

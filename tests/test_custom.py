@@ -15,7 +15,7 @@ import numpy as np
 import plotly.graph_objects as go
 import pytest
 from browser import _read as read
-from browser import chromium, process, watched_page
+from browser import process, watched_page
 from PIL import Image
 from playwright.sync_api import Browser, expect
 from small_runs import record
@@ -159,12 +159,6 @@ def test_a_file_that_is_no_python_tells_its_line_once(run: Path, tmp_path: Path)
 def test_a_function_of_a_notebook_draws(run: Path) -> None:
     custom = CustomFunction(lambda selection, run: f"{run.name} {selection.site}")
     assert custom.draw(run, Selection(site="0:out.0"))["html"] == "small 0:out.0"
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with chromium() as started:
-        yield started
 
 
 @pytest.mark.slow

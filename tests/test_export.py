@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from browser import chromium, watched_page
+from browser import watched_page
 from playwright.sync_api import Browser, Page, expect
 from small_runs import HOSTILE, record
 
@@ -30,12 +30,6 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def exported(run: Path) -> Exported:
     return export_run(run, run.parent / "run.html", most_steps=5)
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with chromium() as started:
-        yield started
 
 
 @pytest.fixture
@@ -92,6 +86,24 @@ def test_raw_values_are_left_out_before_a_step_is(tmp_path: Path) -> None:
     assert least.size_bytes <= whole.size_bytes - 500_000
     assert "Raw values are there of" in " ".join(least.thinned)
     assert "can be looked into" not in " ".join(least.thinned)
+
+
+@pytest.mark.slow
+def test_exponents_at_other_steps_are_one_click_away(browser: Browser, tmp_path: Path) -> None:
+    model = torch.nn.Linear(2, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with backlight.watch(model, optimizer, root=tmp_path, project="p", name="few", every=1) as run:
+        for _ in range(13):
+            model(torch.ones(3, 2)).sum().backward()
+            optimizer.step()
+    file = export_run(run.path, tmp_path / "few.html").path.as_uri()
+    with watched_page(browser, file, offline=True) as (page, _):
+        page.goto(f"{file}#/p/few/numerics?step=3")
+        there = page.get_by_label("Exponent histograms").get_by_role("button")
+        expect(there).to_have_text(["0", "6", "12"])
+        there.nth(1).click()
+        expect(page.get_by_label("step", exact=True).first).to_have_value("6")
+        expect(page.get_by_label("Exponent histograms").get_by_text("weight").first).to_be_visible()
 
 
 def test_exponents_are_of_steps_far_apart(tmp_path: Path) -> None:

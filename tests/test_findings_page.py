@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from browser import WAIT_SECS, chromium, viewer, watched_page
-from playwright.sync_api import Browser, Page, expect
+from browser import WAIT_SECS, viewer
+from playwright.sync_api import Page, expect
 from torch import nn
 
 import backlight
@@ -56,18 +56,6 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def address(runs: Path) -> Iterator[str]:
     with viewer(runs) as address:
         yield address
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with chromium() as browser:
-        yield browser
-
-
-@pytest.fixture
-def page(browser: Browser, address: str) -> Iterator[Page]:
-    with watched_page(browser, address) as (page, _):
-        yield page
 
 
 def test_the_page_says_what_the_terminal_says(page: Page, runs: Path) -> None:

@@ -13,7 +13,6 @@ import torch
 from browser import (
     TESTS,
     _read,
-    chromium,
     picture,
     process,
     viewer,
@@ -39,12 +38,6 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     with process("-m", "backlight", *words) as started:
         os.chdir(before)
         yield _read(started, r"http://\S+")
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    with chromium() as opened:
-        yield opened
 
 
 @pytest.fixture

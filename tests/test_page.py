@@ -13,7 +13,6 @@ import sample_runs
 from browser import (
     WAIT_SECS,
     Watch,
-    chromium,
     picture,
     training,
     viewer,
@@ -32,12 +31,6 @@ SITE = "blocks.0.attn:out.0"
 CELLS = "[role=img][aria-label^='Heatmap of'] canvas"
 
 expect.set_options(timeout=WAIT_SECS * 1000)
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with chromium() as browser:
-        yield browser
 
 
 @pytest.fixture(scope="module")

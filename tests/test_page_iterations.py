@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from browser import WAIT_SECS, chromium, viewer, wait_until_drawn, watched_page
+from browser import WAIT_SECS, viewer, wait_until_drawn, watched_page
 from playwright.sync_api import Browser, Page, expect
 
 import backlight
@@ -75,18 +75,6 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def address(root: Path) -> Iterator[str]:
     with viewer(root) as address:
         yield address
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with chromium() as started:
-        yield started
-
-
-@pytest.fixture
-def page(browser: Browser, address: str) -> Iterator[Page]:
-    with watched_page(browser, address) as (page, _):
-        yield page
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from browser import WAIT_SECS, chromium, viewer, watched_page
+from browser import WAIT_SECS, viewer, watched_page
 from playwright.sync_api import Browser, Locator, Page, expect
 
 import backlight
@@ -58,12 +58,6 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def reader(root: Path) -> RunReader:
     record(root, "other", 1)
     return record(root, "one", 0)
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with chromium() as started:
-        yield started
 
 
 @pytest.fixture(scope="module")

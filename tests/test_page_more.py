@@ -14,7 +14,6 @@ import pytest
 import torch
 from browser import (
     WAIT_SECS,
-    chromium,
     picture,
     training,
     viewer,
@@ -37,12 +36,6 @@ GRAPH = "[role=application][aria-label^='Graph of'] > canvas"
 CELLS = "[role=img][aria-label^='Heatmap of'] canvas"
 
 expect.set_options(timeout=WAIT_SECS * 1000)
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with chromium() as browser:
-        yield browser
 
 
 @pytest.fixture(scope="module")

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from browser import WAIT_SECS, chromium, viewer, watched_page
-from playwright.sync_api import Browser, Page, expect
+from browser import WAIT_SECS, viewer
+from playwright.sync_api import Page, expect
 from torch import nn
 
 import backlight
@@ -64,18 +64,6 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     record_loop(root)
     with viewer(root) as address:
         yield address
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with chromium() as started:
-        yield started
-
-
-@pytest.fixture
-def page(browser: Browser, address: str) -> Iterator[Page]:
-    with watched_page(browser, address) as (page, _):
-        yield page
 
 
 def test_no_digit_of_a_legend_is_cut_off(page: Page) -> None:

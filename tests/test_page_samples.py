@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from browser import WAIT_SECS, chromium, viewer, wait_until_drawn, watched_page
+from browser import WAIT_SECS, viewer, wait_until_drawn, watched_page
 from playwright.sync_api import Browser, Locator, Page, expect
 from torch import nn
 
@@ -72,12 +72,6 @@ def reader(runs: Path) -> RunReader:
     reader = RunReader(runs / "net" / "sampled")
     reader.refresh()
     return reader
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with chromium() as browser:
-        yield browser
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
-from browser import WAIT_SECS, chromium, viewer, watched_page
+from browser import WAIT_SECS, viewer, watched_page
 from playwright.sync_api import Browser, Page, Response, expect
 from sample_runs import SampleRun, stats_batch
 
@@ -131,12 +131,6 @@ def test_a_step_under_way_has_the_kind_of_the_last_until_it_ends() -> None:
 
 
 @pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with chromium() as browser:
-        yield browser
-
-
-@pytest.fixture(scope="module")
 def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     root = tmp_path_factory.mktemp("runs")
     run = long_run(root, "long")
@@ -145,12 +139,6 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     run.end("finished")
     with viewer(root) as address:
         yield address
-
-
-@pytest.fixture
-def page(browser: Browser, address: str) -> Iterator[Page]:
-    with watched_page(browser, address) as (page, _):
-        yield page
 
 
 def shows(page: Page, step: int) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from browser import WAIT_SECS, chromium, viewer, wait_until_drawn, watched_page
+from browser import WAIT_SECS, viewer, wait_until_drawn, watched_page
 from playwright.sync_api import Browser, Page, Route, expect
 from sample_runs import write_sample_run
 from torch import nn
@@ -96,12 +96,6 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def address(root: Path) -> Iterator[str]:
     with viewer(root) as address:
         yield address
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with chromium() as browser:
-        yield browser
 
 
 @pytest.fixture

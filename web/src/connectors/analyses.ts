@@ -94,6 +94,11 @@ export interface ExponentsQuery {
   sample: string | null;
 }
 
+/** The steps at which there are exponents, where there are none at others. */
+export function stepsWithExponents(from: Connector, id: string, quantity: string): number[] {
+  return from.stepsWith(`${runPath(id)}/exponents`, { quantity });
+}
+
 export async function exponents(
   from: Connector,
   id: string,

@@ -47,6 +47,10 @@ export class Client implements Connector {
     this.hasKinds = transport.hasKinds ?? true;
   }
 
+  stepsWith(path: string, query: Query): number[] {
+    return this.transport.stepsWith?.(path, query) ?? [];
+  }
+
   async runs(signal?: AbortSignal): Promise<RunList> {
     const { runs, problems } = await this.json<RunList>("runs", signal);
     return { runs: runs.map(readSummary), problems };

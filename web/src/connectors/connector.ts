@@ -43,6 +43,8 @@ export interface Connector {
   readonly hasIterations: boolean;
   /** Whether pictures over steps can be asked for steps of one kind alone. */
   readonly hasKinds: boolean;
+  /** The steps at which an address has an answer to such a question, where it does not have one at each. */
+  stepsWith(path: string, query: Query): number[];
   /** Calls back at once and after each change, until the function that it returns is called. */
   watchRuns(watcher: Watcher<Summary[]>): () => void;
   watchRun(id: string, watcher: Watcher<RunChange>): () => void;

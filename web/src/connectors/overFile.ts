@@ -53,6 +53,19 @@ export class OverFile implements Transport {
     return path.endsWith("/exponents") ? ofSites(answer, String(query.sites)) : answer;
   }
 
+  stepsWith(path: string, query: Query): number[] {
+    const steps = new Set<number>();
+    for (const address of Object.keys(this.contents.answers)) {
+      if (!address.startsWith(`${path}?`)) continue;
+      const asked = new URLSearchParams(address.slice(path.length + 1));
+      const isSuch = Object.entries(query).every(
+        ([name, value]) => asked.get(name) === String(value),
+      );
+      if (isSuch && asked.has("step")) steps.add(Number(asked.get("step")));
+    }
+    return [...steps].sort((a, b) => a - b);
+  }
+
   async frame(path: string): Promise<FrameSource> {
     return { srcdoc: new TextDecoder().decode(await this.fetch(path, {})) };
   }

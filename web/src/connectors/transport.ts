@@ -11,6 +11,8 @@ export interface Transport {
   readonly hasIterations?: boolean;
   /** False where pictures over steps are of all kinds of steps together. */
   readonly hasKinds?: boolean;
+  /** Where not all is there: the steps at which an address has an answer to such a question. */
+  stepsWith?(path: string, query: Query): number[];
   /** The answer's bytes; an error has the sentence that the viewer says. */
   fetch(path: string, query: Query, signal?: AbortSignal): Promise<ArrayBuffer>;
   /** The address of another page of the same server, where there is a server. */
