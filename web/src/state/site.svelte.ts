@@ -38,8 +38,8 @@ export interface History {
 
 /** One quantity of the selected site: its statistics and its distribution over steps. */
 export class QuantityData {
-  readonly loaded = new Resource<HistoryRow[]>({ gapMs: 1000 });
-  readonly sketches = new Resource<SketchSlice[]>({ gapMs: 2000 });
+  readonly loaded = new Resource<HistoryRow[]>();
+  readonly sketches = new Resource<SketchSlice[]>({ gapMs: 800 });
   readonly samples = new Resource<SampleRow[]>({ gapMs: 2000 });
   private hasBatch = false;
 
