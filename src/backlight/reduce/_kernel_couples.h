@@ -16,11 +16,11 @@
 
 /* A key is a sign and a place in the window. Behind its bins there are places for what is not counted, several, so
  * that many zeros do not wait for each other's store. */
-enum { KEY_SIGN = 64, KEY_BINS = 60, KEYS_IN_ALL = 2 * KEY_SIGN, ABOVE = 2 /* bins above the largest seen */, LOWEST_NORMAL = 4 };
+enum { KEY_SIGN = 64, KEY_BINS = 60, KEYS_IN_ALL = 2 * KEY_SIGN, BELOW = 42 /* of these, below the middle */, LOWEST_NORMAL = 4 };
 
 /* Sums have 16 bits. A window fits where at most one element in so many is beyond; after some others no more are tried. */
-enum { MOST_COUPLES = 32000, MOST_SAMPLES = 2048 /* of sixteen elements each */, FEW_BEYOND = 16, MOST_MISFITS = 3 };
-enum { TRIED = 2048 /* elements, by which a window is chosen */ };
+enum { MOST_COUPLES = 32000, MOST_SAMPLES = 2048 /* of sixteen elements each */, FEW_BEYOND = 64, MOST_MISFITS = 3 };
+enum { TRIED = 1024 /* elements, by which a window is chosen */ };
 
 static const uint8_t NO_KEYS[16] = {60, 124, 61, 125, 62, 126, 63, 127, 124, 60, 125, 61, 126, 62, 127, 63};
 
@@ -41,19 +41,19 @@ AVX512 static void clear_keys(Couples *c) {
     c->next = 0;
 }
 
-/* Sets a window with the largest of the first elements near its top; 0 where there is nothing to count. */
+/* Sets a window around the middle of the first elements, whatever the largest is; 0 where all are 0. */
 AVX512 static int choose_window(Couples *c, const float *x, int64_t stride, int64_t samples, int n) {
-    const __m512i infinite = _mm512_set1_epi32(0x7f800000);
-    __m512i largest = _mm512_setzero_si512();
+    __m512i sum = _mm512_setzero_si512();
+    int filled = 0;
     for (int64_t s = 0, tried = 0; s < samples && tried < TRIED; s++, x += stride)
         for (int i = 0; i + 16 <= n && tried < TRIED; i += 16, tried += 16) {
-            __m512i size = _mm512_and_si512(_mm512_loadu_si512(x + i), _mm512_set1_epi32(INT32_MAX));
-            largest = _mm512_mask_max_epu32(largest, _mm512_cmplt_epu32_mask(size, infinite), largest, size);
+            __m512i word = _mm512_loadu_si512(x + i);
+            sum = _mm512_add_epi32(sum, _mm512_srli_epi32(_mm512_slli_epi32(word, 1), 22));
+            filled += __builtin_popcount(_mm512_test_epi32_mask(word, _mm512_set1_epi32(INT32_MAX)));
         }
-    int top = (int)(_mm512_reduce_max_epu32(largest) >> 21);
-    if (top < LOWEST_NORMAL) return 0;
-    int base = top + ABOVE - (KEY_BINS - 1);
-    c->base = base < LOWEST_NORMAL ? LOWEST_NORMAL : base;
+    if (filled == 0) return 0;
+    int base = _mm512_reduce_add_epi32(sum) / filled - BELOW, most = BINS32 / 2 - KEY_BINS;
+    c->base = base < LOWEST_NORMAL ? LOWEST_NORMAL : base > most ? most : base;
     clear_keys(c);
     return 1;
 }
