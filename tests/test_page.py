@@ -384,6 +384,14 @@ def test_a_site_is_found_by_searching(page: Page) -> None:
     expect(page.get_by_role("heading", level=1, name="blocks.1.fc.bias")).to_be_visible()
 
 
+def test_a_tensor_is_chosen_from_a_list_where_none_is_selected(page: Page) -> None:
+    page.goto("#/demo/healthy/tensor")
+    page.get_by_label("Find a site to look at").fill(SITE)
+    page.get_by_label("Sites", exact=True).get_by_role("button", name=SITE).click()
+    expect(page).to_have_url(re.compile(r"site="))
+    expect(page.get_by_label(re.compile("^Distribution of the value")).first).to_be_visible()
+
+
 # Selection
 
 
