@@ -141,9 +141,10 @@ def report(what: str, minutes: list[float], sizes: list[float]) -> None:
     """From where to where, and what an hour at this pace would add."""
     found, error = slope(minutes, sizes)
     hour = 6000 * found / sizes[0]
+    verdict = "  OVER" if hour > FEW_PERCENT and found > 2 * error else ""
     ends = f"{sizes[0]:.3f} MB to {sizes[-1]:.3f} MB"
     pace = f"{1024 * found:+.2f} ± {1024 * error:.2f} KB a minute, {hour:+.1f} % an hour"
-    print(f"{what:8} {ends}: {pace}", flush=True)
+    print(f"{what:8} {ends}: {pace}{verdict}", flush=True)
 
 
 def main() -> None:
