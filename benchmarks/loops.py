@@ -1,13 +1,22 @@
-"""The training loops that recording is measured on: a small MLP, a small GPT, a small ResNet."""
+"""The training loops that recording is measured on: a small MLP, a small GPT, a small ResNet.
+
+Each goes through many batches, made beforehand, of what cannot be learned by heart within the steps
+that are measured. A single batch would be: then losses go to 0, gradients become subnormal, and what
+is measured is no longer training.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import cycle
 
 import torch
 from torch import nn
 from torch.nn import functional
+
+NOISE = 0.3
+"""This share of what is to be told apart has a label that says nothing."""
 
 
 @dataclass
@@ -36,9 +45,23 @@ def mlp() -> Loop:
         nn.Linear(256, 256), nn.ReLU(),
         nn.Linear(256, 10),
     )  # fmt: skip
-    x, y = torch.randn(128, 64), torch.randint(0, 10, (128,))
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
-    return Loop(model, optimizer, lambda: functional.cross_entropy(model(x), y), len(x))
+    return Loop(model, optimizer, classifying(model, torch.randn(512, 128, 64)), 128)
+
+
+def classifying(model: nn.Module, inputs: torch.Tensor) -> Callable[[], torch.Tensor]:
+    """The loss of each batch of inputs in turn: which of ten directions it lies in, or any other."""
+    flat = inputs.flatten(2)
+    targets = (flat @ torch.randn(flat.shape[2], 10)).argmax(2)
+    is_other = torch.rand(targets.shape) < NOISE
+    targets[is_other] = torch.randint(0, 10, (int(is_other.sum()),))
+    batches = cycle(zip(inputs, targets, strict=True))
+
+    def loss() -> torch.Tensor:
+        x, y = next(batches)
+        return functional.cross_entropy(model(x), y)
+
+    return loss
 
 
 class Attention(nn.Module):
@@ -92,13 +115,14 @@ class GPT(nn.Module):
 def gpt() -> Loop:
     """Six blocks of width 256, eight sequences of 128 tokens."""
     model = GPT(tokens=512, length=128, width=256, blocks=6)
-    tokens = torch.randint(0, 512, (8, 129))
+    batches = cycle(torch.randint(0, 512, (128, 8, 129)))
 
     def loss() -> torch.Tensor:
+        tokens = next(batches)
         logits = model(tokens[:, :-1])
         return functional.cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten())
 
-    return Loop(model, torch.optim.AdamW(model.parameters(), lr=3e-4), loss, len(tokens))
+    return Loop(model, torch.optim.AdamW(model.parameters(), lr=3e-4), loss, 8)
 
 
 class ResidualBlock(nn.Module):
@@ -136,9 +160,8 @@ def resnet() -> Loop:
         nn.Flatten(),
         nn.Linear(128, 10),
     )
-    x, y = torch.randn(16, 3, 32, 32), torch.randint(0, 10, (16,))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
-    return Loop(model, optimizer, lambda: functional.cross_entropy(model(x), y), len(x))
+    return Loop(model, optimizer, classifying(model, torch.randn(128, 16, 3, 32, 32)), 16)
 
 
 LOOPS: dict[str, Callable[[], Loop]] = {"MLP": mlp, "GPT": gpt, "ResNet": resnet}

@@ -215,6 +215,7 @@ COUPLES = {
     "largest": lambda g: (torch.rand(20_000, generator=g) * 2 - 1) * 3.4e38,
     "smallest": lambda g: torch.randn(20_000, generator=g) * 1e-37,
     "subnormal": lambda g: torch.randn(20_000, generator=g) * 1e-40,
+    "decayed": lambda g: torch.randn(60_000, generator=g) * torch.logspace(-45, 0, 60_000),
     "grows": lambda g: torch.randn(60_000, generator=g) * torch.logspace(-30, 30, 60_000),
 }
 

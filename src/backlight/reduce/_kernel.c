@@ -89,7 +89,7 @@ static int choose_lanes(int most) {
     look64 = has_avx2 ? look64_avx2 : look64_plain;
     end_couples = lanes >= AVX512_LANES ? end_couples_avx512 : NULL;
     see_columns = lanes >= AVX512_LANES ? columns_avx512 : NULL;
-    count_subnormals32 = has_avx2 ? count_subnormals32_avx2 : count_subnormals32_plain;
+    count_subnormals32 = lanes >= AVX512_LANES ? count_subnormals32_avx512 : has_avx2 ? count_subnormals32_avx2 : count_subnormals32_plain;
     see_samples = has_avx2 ? see_avx2 : see_plain;
 #endif
     return lanes >= AVX512_LANES ? AVX512_LANES : lanes >= AVX2_LANES ? AVX2_LANES : PLAIN_LANES;

@@ -105,6 +105,35 @@ AVX512 static Look look32_avx512(const float *x, int n, Sketch32 *sketch) {
     return sketch && can_couple(sketch, x, n, 1, n) ? look_at(x, n, sketch, 1) : look_at(x, n, sketch, 0);
 }
 
+/* The mantissa of a subnormal number, taken for a whole one, is a float that tells where it is counted: its exponent
+ * is the place of the leading bit, and the two bits behind that follow it. Averages that have faded are all alike, so
+ * they are counted in copies, too. */
+AVX512 static void count_subnormals32_avx512(const float *x, int n, Sketch32 *sketch) {
+    uint32_t places[BLOCK + 16];
+    int length = 0, i = 0;
+    for (; i + 16 <= n; i += 16) {
+        __m512i word = _mm512_loadu_si512(x + i), size = _mm512_and_si512(word, _mm512_set1_epi32(INT32_MAX));
+        __mmask16 is_small = _mm512_cmplt_epu32_mask(_mm512_sub_epi32(size, _mm512_set1_epi32(1)), _mm512_set1_epi32(0x7fffff));
+        __m512i place = _mm512_srli_epi32(_mm512_castps_si512(_mm512_cvtepi32_ps(size)), 21);
+        place = _mm512_sub_epi32(place, _mm512_set1_epi32(127 * 4));
+        place = _mm512_mask_add_epi32(place, _mm512_movepi32_mask(word), place, _mm512_set1_epi32(SUBNORMAL32 / 2));
+        _mm512_storeu_si512(places + length, _mm512_maskz_compress_epi32(is_small, place));
+        length += __builtin_popcount(is_small);
+    }
+    if (length < SUBNORMAL32) {
+        for (int k = 0; k < length; k++) sketch->subnormal[places[k]]++;
+    } else {
+        uint32_t copies[4][SUBNORMAL32] = {{0}};
+        for (int k = 0; k < 4; k++) places[length + k] = 0; /* of which as many are taken off */
+        for (int k = 0; k < length; k += 4)
+            for (int c = 0; c < 4; c++) copies[c][places[k + c]]++;
+        copies[0][0] -= (uint32_t)(-length & 3);
+        for (int c = 0; c < 4; c++)
+            for (int k = 0; k < SUBNORMAL32; k++) sketch->subnormal[k] += copies[c][k];
+    }
+    count_subnormals32_plain(x + i, n - i, sketch);
+}
+
 /* Half of the columns: what is summed of them, and what that says. */
 typedef struct {
     __m512d first, sum, square;

@@ -3,7 +3,8 @@
  * To count an element is to store a number, and a processor stores one a cycle: that is what a sketch costs. Most of
  * a tensor's elements lie within a few binades, so that the keys of two of them fit one small index: the first's key
  * and the second's say which cell of a square is counted up, and the sums over its rows and columns are how often each
- * key was seen. What lies beyond the window, and is not 0, is counted one by one. Vectors make the keys, which wait a
+ * key was seen. What lies beyond the window, and is not 0, is counted one by one; but subnormals, which are counted
+ * apart in any case, only say that there are some. Vectors make the keys, which wait a
  * while before they are read: right after their store the processor is not done with it.
  */
 #ifndef BACKLIGHT_KERNEL_COUPLES_H
@@ -20,7 +21,7 @@ enum { KEY_SIGN = 64, KEY_BINS = 60, KEYS_IN_ALL = 2 * KEY_SIGN, BELOW = 42 /* o
 
 /* Sums have 16 bits. A window fits where at most one element in so many is beyond; after some others no more are tried. */
 enum { MOST_COUPLES = 32000, MOST_SAMPLES = 2048 /* of sixteen elements each */, FEW_BEYOND = 64, MOST_MISFITS = 3 };
-enum { TRIED = 1024 /* elements, by which a window is chosen */ };
+enum { TRIED = 1024 /* elements, by which a window is chosen */, EXPONENT = 0x7f800000 };
 
 static const uint8_t NO_KEYS[16] = {60, 124, 61, 125, 62, 126, 63, 127, 124, 60, 125, 61, 126, 62, 127, 63};
 
@@ -41,7 +42,7 @@ AVX512 static void clear_keys(Couples *c) {
     c->next = 0;
 }
 
-/* Sets a window around the middle of the first elements, whatever the largest is; 0 where all are 0. */
+/* Sets a window around the middle of the first elements, whatever the largest is; 0 where all are 0, or subnormal. */
 AVX512 static int choose_window(Couples *c, const float *x, int64_t stride, int64_t samples, int n) {
     __m512i sum = _mm512_setzero_si512();
     int filled = 0;
@@ -49,7 +50,7 @@ AVX512 static int choose_window(Couples *c, const float *x, int64_t stride, int6
         for (int i = 0; i + 16 <= n && tried < TRIED; i += 16, tried += 16) {
             __m512i word = _mm512_loadu_si512(x + i);
             sum = _mm512_add_epi32(sum, _mm512_srli_epi32(_mm512_slli_epi32(word, 1), 22));
-            filled += __builtin_popcount(_mm512_test_epi32_mask(word, _mm512_set1_epi32(INT32_MAX)));
+            filled += __builtin_popcount(_mm512_test_epi32_mask(word, _mm512_set1_epi32(EXPONENT)));
         }
     if (filled == 0) return 0;
     int base = _mm512_reduce_add_epi32(sum) / filled - BELOW, most = BINS32 / 2 - KEY_BINS;
@@ -112,20 +113,20 @@ static __attribute__((noinline, cold)) void count_beyond(Sketch32 *sketch, const
         uint32_t word = float_bits(x[__builtin_ctz(lanes)]);
         int bin = (int)((word & INT32_MAX) >> 21);
         sketch->bins[0][word >> 21]++;
-        widen(&sketch->range, bin, bin, bin < LOWEST_NORMAL);
+        widen(&sketch->range, bin, bin, 0);
     }
 }
 
 /* What stays in registers meanwhile. */
 typedef struct {
     __m512i base, none;
-    unsigned next;
+    unsigned next, small; /* whether any element is subnormal */
     int64_t filled; /* elements that are not 0 */
 } Sending;
 
 AVX512 INLINE Sending start_sending(const Couples *c) {
     __m128i none = _mm_loadu_si128((const __m128i *)(const void *)NO_KEYS);
-    return (Sending){_mm512_set1_epi32(c->base), _mm512_cvtepu8_epi32(none), c->next, 0};
+    return (Sending){_mm512_set1_epi32(c->base), _mm512_cvtepu8_epi32(none), c->next, 0, 0};
 }
 
 /* Makes sure that so many elements can be counted: no sum may become too large. */
@@ -146,8 +147,10 @@ AVX512 INLINE void send_sixteen(Sending *s, Sketch32 *sketch, const float *x, __
     __m512i place = _mm512_sub_epi32(_mm512_srli_epi32(_mm512_slli_epi32(word, 1), 22), s->base);
     __mmask16 is_inside = _mm512_cmplt_epu32_mask(place, _mm512_set1_epi32(KEY_BINS));
     __mmask16 is_filled = _mm512_test_epi32_mask(word, _mm512_set1_epi32(INT32_MAX));
-    unsigned beyond = (unsigned)is_filled & ~(unsigned)is_inside;
+    __mmask16 is_normal = _mm512_test_epi32_mask(word, _mm512_set1_epi32(EXPONENT));
+    unsigned beyond = (unsigned)is_normal & ~(unsigned)is_inside;
     s->filled += __builtin_popcount(is_filled);
+    s->small |= (unsigned)(is_filled ^ is_normal);
     if (__builtin_expect(beyond != 0, 0)) count_beyond(sketch, x, beyond);
     enum { A_OR_B_AND_C = 0xF8 };
     __m512i key = _mm512_ternarylogic_epi32(place, _mm512_srli_epi32(word, 25), _mm512_set1_epi32(KEY_SIGN), A_OR_B_AND_C);
@@ -161,6 +164,7 @@ AVX512 INLINE void send_sixteen(Sending *s, Sketch32 *sketch, const float *x, __
 AVX512 INLINE int64_t end_sending(const Sending *s, Sketch32 *sketch, int64_t n) {
     Couples *c = &sketch->couples;
     c->next = s->next;
+    sketch->range.has_subnormal |= s->small != 0;
     if (c->beyond > n / FEW_BEYOND) {
         empty_cells(sketch);
         c->base = 0;
