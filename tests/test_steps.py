@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import warnings
 from contextlib import nullcontext
+from math import nan
 
 import models
 import numpy as np
@@ -335,6 +336,46 @@ class TestSchedules:
         assert self.recorded(root, schedule=lambda step, kind: kind == "other") == []
         assert self.recorded(root, schedule=PerKind(gap=2, backoff=2.0)) == [0, 2, 6]
         assert self.recorded(root, steps=6) == list(range(6))
+
+    @pytest.mark.parametrize("is_said", [True, False])
+    def test_gaps_are_between_steps_of_a_kind_however_steps_are_told(self, root, is_said):
+        model, optimizer = simple()
+        schedule = PerKind(gap=2, backoff=2.0)
+        with backlight.watch(model, optimizer, root=root, schedule=schedule) as run:
+            for _ in range(20):
+                with run.step() if is_said else nullcontext():
+                    train_once(model, optimizer)
+                with run.step("evaluation"), torch.no_grad():
+                    model(torch.ones(2, 3))
+        rows = [row for row in read(run.path, "steps") if row["recorded"]]
+        places = [0, 2, 6, 14, 30]
+        assert [row["step"] for row in rows if row["kind"] == "train"] == places
+        assert [row["step"] - 1 for row in rows if row["kind"] == "evaluation"] == places
+
+    def test_a_step_of_another_kind_takes_no_turn_of_a_kind(self):
+        schedule = PerKind(gap=4)
+        assert schedule.wants(0, "train") and not schedule.wants(1, "train")
+        for step in (4, 5):  # asked for as training, and then it is an evaluation
+            assert schedule.wants(step, "train")
+            schedule.wants(step, "evaluation")
+        assert schedule.wants(6, "train")
+        assert not schedule.wants(7, "train")
+
+    def test_a_function_is_asked_once_for_each_step_of_training(self, root):
+        model, optimizer = simple()
+        asked = []
+        with backlight.watch(model, optimizer, root=root, schedule=asked.append) as run:
+            for _ in range(3):
+                with run.step():
+                    train_once(model, optimizer)
+        assert asked == [0, 1, 2, 3]
+
+    @pytest.mark.parametrize(
+        ("gap", "backoff"), [("2", 1.0), (None, 1.0), (0, 1.0), (1, 0.5), (1, nan)]
+    )
+    def test_gaps_that_cannot_be_are_refused(self, gap, backoff):
+        with pytest.raises(backlight.BacklightError, match="at least 1"):
+            PerKind(gap=gap, backoff=backoff)
 
     def test_each_kind_is_counted_on_its_own(self, root):
         model, optimizer = simple()

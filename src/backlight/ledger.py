@@ -46,6 +46,8 @@ class Ledger:
         self._guard = guard
         self._give_back = give_back  # the raw values of a step that is not written
         self._course: Course | None = None
+        self._asked: tuple[int, str] | None = None  # what the schedule was asked last
+        self._reason: str | None = None  # and what it answered
 
     @property
     def losses(self) -> deque[float]:
@@ -91,9 +93,15 @@ class Ledger:
             self._course.leased_steps = 0
 
     def wants(self, step: int, kind: str) -> str | None:
-        """Why this step is recorded; None if it is not."""
+        """Why this step is recorded; None if it is not. The schedule is asked once for each."""
         if self._course is not None and self._course.waiting:
             self.gather()
+        if self._asked != (step, kind):
+            self._reason = self._ask(step, kind)
+            self._asked = step, kind
+        return self._reason
+
+    def _ask(self, step: int, kind: str) -> str | None:
         reason: object = None
         try:
             reason = self._schedule.wants(step, kind)

@@ -21,7 +21,11 @@ class Schedule(Protocol):
     """Decides which steps are recorded."""
 
     def wants(self, step: int, kind: str) -> str | None:
-        """Why this step is recorded, in a word or two; None if it is not."""
+        """Why this step is recorded, in a word or two; None if it is not.
+
+        Before a step begins it is asked for as one of training; if it turns out to be of another
+        kind, the schedule is asked again, and the last question counts.
+        """
 
     def learn(self, kind: str, duration_secs: float, recording_secs: float) -> None:
         """A step has ended; recording took a part of its duration, 0 if there was none."""
@@ -75,24 +79,30 @@ class PerKind:
     """
 
     def __init__(self, *, gap: int = 1, backoff: float = 1.0) -> None:
-        if gap < 1 or backoff < 1:
+        if not (_is_number(gap) and _is_number(backoff) and gap >= 1 and backoff >= 1):
             raise BacklightError(
-                f"PerKind(gap={gap!r}, backoff={backoff!r}): both must be at least 1."
+                f"PerKind(gap={gap!r}, backoff={backoff!r}): both must be numbers of at least 1."
             )
         self._first_gap, self._backoff = gap, backoff
         self._gaps: dict[str, float] = {}
         self._last: dict[str, int] = {}
+        self._wanted: tuple[int, str] | None = None  # the last; it may be of another kind
 
     def wants(self, step: int, kind: str) -> str | None:
         """Yes for the first step of a kind, and after a long enough gap since its last one."""
-        if kind not in self._last:
-            self._last[kind], self._gaps[kind] = step, float(self._first_gap)
-            return "first of its kind"
-        if step - self._last[kind] < self._gaps[kind]:
+        if self._wanted is not None and self._wanted[0] < step:
+            self._count(*self._wanted)
+        self._wanted = None
+        if kind in self._last and step - self._last[kind] < self._gaps[kind]:
             return None
+        self._wanted = step, kind
+        return "gap of its kind" if kind in self._last else "first of its kind"
+
+    def _count(self, step: int, kind: str) -> None:
+        """A step that was wanted has been, and was of this kind."""
+        gap = self._gaps.get(kind)
         self._last[kind] = step
-        self._gaps[kind] *= self._backoff
-        return "gap of its kind"
+        self._gaps[kind] = self._first_gap if gap is None else gap * self._backoff
 
     def learn(self, kind: str, duration_secs: float, recording_secs: float) -> None:
         """Costs change nothing."""
@@ -220,6 +230,10 @@ def make_schedule(every: int | None, budget: float | None, schedule: object | No
         f"schedule is {_kind_of(schedule)}: pass a set of steps, a function of the step's "
         "number, or a backlight.schedule.Schedule."
     )
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
 def _kind_of(value: object) -> str:
