@@ -542,6 +542,8 @@ def test_quantities_may_belong_to_a_named_backward_pass():
         ("data_indices", torch.ones(3)),
         ("data_indices", [0.5, 1.0, 2.0]),
         ("data_indices", [1, 2]),
+        ("data_indices", [0, 1, 1 << 63]),
+        ("data_indices", torch.tensor([0, 1, (1 << 64) - 1], dtype=torch.uint64)),
     ],
 )
 def test_what_does_not_say_one_thing_of_each_sample_is_refused(say, wrong):

@@ -133,6 +133,13 @@ def _one_each(fact: Fact, values: torch.Tensor) -> torch.Tensor:
     return values
 
 
+def _place(value: Any) -> int:
+    place = index(value)
+    if not -(1 << 63) <= place < 1 << 63:  # what the tables can hold
+        raise ValueError
+    return place
+
+
 def _label(label: Hashable) -> Hashable:
     hash(label)
     return label
@@ -141,5 +148,5 @@ def _label(label: Hashable) -> Hashable:
 _ITEM: Final[dict[Fact, tuple[str, Callable[[Any], Any]]]] = {
     "losses": ("number", float),
     "categories": ("label", _label),
-    "data_indices": ("whole number", index),
+    "data_indices": ("whole number of 64 bits", _place),
 }
