@@ -12,6 +12,7 @@ import sys
 import textwrap
 import threading
 import warnings
+from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
 
 import models
@@ -311,6 +312,23 @@ def test_a_watched_model_can_be_copied_saved_and_exported(root):
     assert_same(copied.state_dict().keys(), problem.model.state_dict().keys())
     assert len(list(exported.graph.nodes)) > 3
     assert len(read(run.path, "stats")) == 2 * rows
+
+
+def test_tensors_can_be_saved_in_a_recorded_step_without_a_warning(root):
+    problem = models.mlp()
+    x = torch.randn(4, next(problem.model.parameters()).shape[1], requires_grad=True)
+    with backlight.watch(problem.model, problem.optimizer, root=root, every=1):
+        out = problem.model(x)
+        assert x._backward_hooks
+        assert out._backward_hooks
+        for tensor in (x, out):
+            with io.BytesIO() as file:
+                torch.save(tensor, file)
+                file.seek(0)
+                assert torch.equal(torch.load(file), tensor)
+        for parameter in problem.model.parameters():  # as it is sent to another process
+            assert parameter._backward_hooks
+            ForkingPickler.dumps(parameter)
 
 
 def test_modules_added_later_are_seen(root):

@@ -6,6 +6,7 @@ from collections import OrderedDict
 from typing import TYPE_CHECKING
 
 import torch
+from torch.utils.hooks import unserializable_hook
 
 from backlight.capture import apart
 from backlight.reduce import native
@@ -42,6 +43,9 @@ else:
         hook_held,
         unhook_held,
     )
+
+for hook in (Seen, Held):
+    unserializable_hook(hook)  # torch would warn of it where a tensor is saved in a step
 
 __all__ = [
     "Call",
