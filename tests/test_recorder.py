@@ -6,6 +6,7 @@ import copy
 import io
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -560,6 +561,19 @@ def test_a_folder_that_vanishes_stops_recording_and_not_training(root, monkeypat
         run.note("still here")
         run.finish()
     assert len(caught) == 1
+
+
+def test_a_folder_that_is_deleted_midway_is_told_at_once(root, monkeypatch):
+    monkeypatch.setenv("BACKLIGHT_STRICT", "0")
+    problem = models.mlp()
+    run = backlight.watch(problem.model, problem.optimizer, root=root, every=1)
+    models.train(problem, 3, lambda loss: run.log(loss=loss))
+    shutil.rmtree(run.path)
+    with pytest.warns(backlight.BacklightWarning, match="No such file or directory"):
+        models.train(problem, 1, lambda loss: None)
+    models.train(problem, 3, lambda loss: run.log(loss=loss))
+    run.finish()
+    assert not run.path.exists()
 
 
 def test_warnings_as_errors_do_not_stop_training(capsys):

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 from contextlib import suppress
+from errno import ENOENT
 from pathlib import Path
 from threading import Thread
 from typing import Any, Final
@@ -43,6 +44,7 @@ class StreamSeries:
         self._rank = rank
         self._next_segment = segment
         self._descriptor: int | None = None
+        self._has_links = False  # as files have wherever they can be told to be deleted
         self._size_bytes = 0
         self._batches = 0
 
@@ -55,6 +57,8 @@ class StreamSeries:
         if self._size_bytes >= SEGMENT_BYTES:
             self._end_segment(is_last=False)
         descriptor = self._begin_segment() if self._descriptor is None else self._descriptor
+        if self._has_links and not os.fstat(descriptor).st_nlink:
+            raise FileNotFoundError(ENOENT, os.strerror(ENOENT), str(self.folder))
         place = self._schema_crc, self._batches
         try:
             if native.can_write and isinstance(batch, Packed):
@@ -96,6 +100,7 @@ class StreamSeries:
         try:
             _say_open(descriptor)
             self._size_bytes = _write_all(descriptor, [self._opening])
+            self._has_links = os.fstat(descriptor).st_nlink > 0
         except BaseException:
             # What comes later begins a segment of its own, and not behind half an opening.
             os.close(descriptor)
