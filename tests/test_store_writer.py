@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import subprocess
 import sys
@@ -166,3 +167,18 @@ def test_a_new_writer_never_writes_into_old_files(root: Path) -> None:
     again.close()
     assert {f: f.read_bytes() for f in before} == before
     assert (run.path / "notes" / "0-0001.arrows").exists()
+
+
+def test_a_graph_that_cannot_be_written_leaves_no_part_of_it(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fill_up(file: Path, text: str, **_: object) -> None:
+        file.write_bytes(text.encode()[: len(text) // 2])
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    writer = RunWriter(create_run_folder(root, "tests", "full"))
+    writer.write_graph("first", {"nodes": []})
+    monkeypatch.setattr(Path, "write_text", fill_up)
+    with pytest.raises(OSError, match="No space"):
+        writer.write_graph("second", {"nodes": []})
+    assert [file.name for file in (writer.path / "graphs").iterdir()] == ["first.json"]

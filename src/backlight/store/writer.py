@@ -120,15 +120,9 @@ class RunWriter:
     def write_info(self, info: RunInfo) -> None:
         """Write `run.json`, in one piece: a reader sees the old one or the new one."""
         target = self.path / RUN_FILE
-        draft = target.with_suffix(f".json.{os.getpid()}")
         own = {each.name: getattr(info, each.name) for each in fields(info)}
-        try:
-            draft.write_text(sealed(json.dumps(_plain(own), indent=1)), encoding="utf-8")
-            draft.replace(target)
-        except OSError:
-            with suppress(OSError):
-                draft.unlink()  # a part of it, on a full disk
-            raise
+        draft = target.with_suffix(f".json.{os.getpid()}")
+        _write_whole(sealed(json.dumps(_plain(own), indent=1)), target, draft)
 
     def append(self, table: str, batch: pa.RecordBatch | Packed) -> None:
         """Append rows to a table and hand them to the operating system."""
@@ -151,9 +145,8 @@ class RunWriter:
         """Write the graph of one structure, in a file of its own, in one piece."""
         folder = self.path / "graphs"
         folder.mkdir(exist_ok=True)
-        draft = folder / f"{signature}.{os.getpid()}"
-        draft.write_text(sealed(json.dumps(graph)), encoding="utf-8")
-        draft.replace(folder / f"{signature}.json")
+        target, draft = folder / f"{signature}.json", folder / f"{signature}.{os.getpid()}"
+        _write_whole(sealed(json.dumps(graph)), target, draft)
 
     def write_values(self, step: int, values: StepValues) -> None:
         """Write a step's raw values, in a file of their own."""
@@ -175,6 +168,17 @@ class RunWriter:
             self.path / table, TABLES[table], rank=self.rank, segment=self.segment
         )
         return self._streams[table]
+
+
+def _write_whole(text: str, target: Path, draft: Path) -> None:
+    """Write a file in one piece, or nothing of it."""
+    try:
+        draft.write_text(text, encoding="utf-8")
+        draft.replace(target)
+    except OSError:
+        with suppress(OSError):
+            draft.unlink()  # a part of it, on a full disk
+        raise
 
 
 def _plain(value: object, depth: int = 0) -> object:
