@@ -1,8 +1,8 @@
 """The training loops that recording is measured on: a small MLP, a small GPT, a small ResNet.
 
 Each goes through many batches, made beforehand, of what cannot be learned by heart within the steps
-that are measured. A single batch would be: then losses go to 0, gradients become subnormal, and what
-is measured is no longer training.
+that are measured. A single batch would be: then losses go to 0, gradients become subnormal, and
+what is measured is no longer training.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def mlp() -> Loop:
 
 
 def classifying(model: nn.Module, inputs: torch.Tensor) -> Callable[[], torch.Tensor]:
-    """The loss of each batch of inputs in turn: which of ten directions it lies in, or any other."""
+    """The loss of each batch of inputs in turn: which of ten directions it lies in, or others."""
     flat = inputs.flatten(2)
     targets = (flat @ torch.randn(flat.shape[2], 10)).argmax(2)
     is_other = torch.rand(targets.shape) < NOISE
