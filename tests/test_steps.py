@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import warnings
 from contextlib import nullcontext
 from math import nan
@@ -747,6 +748,17 @@ class TestResume:
         info.ended_at = info.ended = None
         info.recorder, info.pid, info.pid_started = {}, 2**22 + 1, 0.0
         RunWriter(path).write_info(info)
+
+    @pytest.mark.parametrize(("spent_bytes", "is_kept"), [(1 << 20, True), (1 << 30, False)])
+    def test_raw_values_of_all_parts_share_a_budget(self, root, spent_bytes, is_kept):
+        model, optimizer = simple()
+        with backlight.watch(model, optimizer, root=root, every=1, samples=2) as run:
+            train_once(model, optimizer)
+        os.truncate(values_path(run.path, 0, 0), spent_bytes)  # as if the step had kept so much
+        with backlight.watch(model, optimizer, resume=run.path, every=1, samples=2) as run:
+            train_once(model, optimizer)
+        assert values_path(run.path, 0, 1).exists() == is_kept
+        assert {row["step"] for row in read(run.path, "samples")} == {0, 1}
 
     def test_a_run_that_is_written_cannot_be_resumed(self, root):
         told = pytest.raises(backlight.BacklightError, match="still being written")

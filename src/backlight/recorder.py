@@ -105,7 +105,12 @@ class Recorder:
             options.selection, earlier.sites if earlier else [], self._guard.mistake
         )
         self._names = ModelNames(models)
-        self._keeper = ValueKeeper(samples, neurons=neurons, site_name=self._sites.name_of)
+        self._keeper = ValueKeeper(
+            samples,
+            neurons=neurons,
+            site_name=self._sites.name_of,
+            spent_bytes=earlier.value_bytes if earlier else 0,
+        )
         self._is_keeping = samples is not None
         self._own = StatisticBook(self._guard, earlier.info.statistics if earlier else ())
         self._observer = Observer(self._names, self._sites, self._guard, self._keeper)

@@ -39,6 +39,7 @@ class ValueKeeper:
 
     Without a `selection`, samples are kept only where `take` is told which. `neurons` says which
     neurons are kept of each; if that depends on the site, `site_name` has to give a site's name.
+    Of `run_bytes`, an earlier part of the run has spent `spent_bytes`.
 
     `left_out` counts what the budget or the tensors did not allow: `neurons` and `samples` of
     tensors that are kept, whole `tensors`, and `choices` for want of losses or categories, where
@@ -64,12 +65,13 @@ class ValueKeeper:
         site_name: Callable[[int], str] | None = None,
         step_bytes: int = 4 << 20,
         run_bytes: int = 1 << 30,
+        spent_bytes: int = 0,
     ) -> None:
         self.left_out: Counter[str] = Counter()
         self.backwards = [""]  # the names of backward passes that quantities may speak of
         self._selection = selection
         self._step_bytes = step_bytes
-        self._run_bytes_left = run_bytes
+        self._run_bytes_left = max(run_bytes - spent_bytes, 0)
         self._groups = NeuronGroups(neurons or NeuronSelection(), site_name)
         self._plans: dict[tuple[Any, ...], Plan] = {}
         self._neuron_steps: dict[tuple[int, int, int], tuple[int, int]] = {}  # of thinned tensors

@@ -12,15 +12,17 @@ from backlight.errors import BacklightError
 from backlight.schema import SITES, STEPS, TABLES, RunInfo
 from backlight.store.follow import latest_step, read_table
 from backlight.store.runs import read_info, status_of
+from backlight.store.values import FOLDER
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far a run got: its last step, and its sites in the order of their numbers."""
+    """How far a run got: its last step, its sites by their numbers, what its raw values take."""
 
     info: RunInfo
     last_step: int
     sites: list[dict[str, Any]]
+    value_bytes: int
 
 
 def read_progress(path: Path) -> Progress:
@@ -35,7 +37,9 @@ def read_progress(path: Path) -> Progress:
         info.recorder = {**info.recorder, **_account_of(path)}
     sites = {row["site"]: row for row in read_table(path / "sites", SITES, SITES.names).to_pylist()}
     last_step = max(latest_step(path / table, TABLES[table]) for table in ("steps", "stats"))
-    return Progress(info, last_step, [sites[number] for number in sorted(sites)])
+    in_order = [sites[number] for number in sorted(sites)]
+    value_bytes = sum(file.lstat().st_size for file in (path / FOLDER).glob("*.safetensors"))
+    return Progress(info, last_step, in_order, value_bytes)
 
 
 def _account_of(path: Path) -> dict[str, Any]:
