@@ -44,18 +44,21 @@ function continued(
   after: number,
 ): Series {
   const kept = lastAtMost(old.step, after) + 1;
-  const step = old.step.slice(0, kept);
-  const value = old.value.slice(0, kept);
-  const kind = old.kind.slice(0, kept);
-  const at = old.at.slice(0, kept);
-  for (let i = start; i < end; i++) {
-    step.push(rows.step[i]!);
-    value.push(rows.value[i]!);
-    // Of equal texts the one that is there already, so that each is held once.
-    kind.push(kind.at(-1) === rows.kind[i] ? kind.at(-1)! : rows.kind[i]!);
-    at.push(rows.logged_at[i]!);
-  }
-  return { step, value, kind, at };
+  // Not one after another: an array that is pushed to keeps room for half as much again.
+  const grown = <T>(values: T[], later: ArrayLike<T>) =>
+    values.slice(0, kept).concat(Array.from({ length: end - start }, (_, i) => later[start + i]!));
+  return {
+    step: grown(old.step, rows.step),
+    value: grown(old.value, rows.value),
+    kind: oneOfEqual(grown(old.kind, rows.kind)),
+    at: grown(old.at, rows.logged_at),
+  };
+}
+
+/** Of texts that are equal to the one before them that one, so that each is held once. */
+function oneOfEqual(texts: string[]): string[] {
+  for (let i = 1; i < texts.length; i++) if (texts[i] === texts[i - 1]) texts[i] = texts[i - 1]!;
+  return texts;
 }
 
 /** The series of most points. */

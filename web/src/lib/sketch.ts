@@ -21,6 +21,27 @@ export function sketchEdges(key: number): [low: number, high: number] {
   return key > 0 ? [low, high] : [-high, -low];
 }
 
+/** So many cells a table of bins may have: beyond, most of them would be empty. */
+const MOST_CELLS = 1 << 18;
+
+/** The same sketches with the same bins, in one table: what a history takes then depends on which values
+ * were ever seen, and not on how many steps are in a column. */
+export function withSharedBins<T extends Sketch>(sketches: readonly T[]): T[] {
+  const seen = new Set<number>();
+  for (const { keys } of sketches) for (let i = 0; i < keys.length; i++) seen.add(keys[i]!);
+  if (seen.size * sketches.length > MOST_CELLS) return [...sketches];
+  const keys = Int16Array.from(seen).sort();
+  const placeOf = new Map(Array.from(keys, (key, place) => [key, place]));
+  const table = new Float64Array(keys.length * sketches.length);
+  return sketches.map((sketch, row) => {
+    const start = row * keys.length;
+    for (let i = 0; i < sketch.keys.length; i++) {
+      table[start + placeOf.get(sketch.keys[i]!)!] = sketch.counts[i]!;
+    }
+    return { ...sketch, keys, counts: table.subarray(start, start + keys.length) };
+  });
+}
+
 export function sketchTotal(sketch: Sketch): number {
   let total = sketch.zeros;
   for (let i = 0; i < sketch.counts.length; i++) total += sketch.counts[i]!;
@@ -50,6 +71,7 @@ export function orderedBins({ keys, counts, zeros }: Sketch) {
   const bins: { low: number; high: number; count: number }[] = [];
   let isZeroPlaced = zeros === 0;
   for (let i = 0; i < keys.length; i++) {
+    if (counts[i] === 0) continue;
     if (!isZeroPlaced && keys[i]! > 0) {
       bins.push({ low: 0, high: 0, count: zeros });
       isZeroPlaced = true;
@@ -98,6 +120,7 @@ function extentOf(sketches: readonly Sketch[]): Extent {
   let high = 0;
   for (const sketch of sketches) {
     for (let i = 0; i < sketch.keys.length; i++) {
+      if (sketch.counts[i] === 0) continue;
       const key = sketch.keys[i]!;
       const magnitude = Math.abs(key);
       counts.set(magnitude, (counts.get(magnitude) ?? 0) + sketch.counts[i]!);
@@ -174,6 +197,7 @@ function linearAxis({ low, high }: Extent): ValueAxis {
 export function rebin(sketch: Sketch, axis: ValueAxis, rows: number): Float64Array {
   const bins = new Float64Array(rows);
   for (let i = 0; i < sketch.keys.length; i++) {
+    if (sketch.counts[i] === 0) continue;
     const [low, high] = sketchEdges(sketch.keys[i]!);
     spread(bins, axis.place(low) * rows, axis.place(high) * rows, sketch.counts[i]!);
   }
