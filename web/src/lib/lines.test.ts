@@ -27,7 +27,16 @@ describe("the y axis", () => {
   it("is not filled by what rounding makes of a constant", () => {
     const [low, high] = rangeOf([1e-3, 1e-3 + 2e-19, 1e-3 - 4e-19], false, true);
     expect([low, high]).toEqual([expect.closeTo(9e-4), expect.closeTo(1.1e-3)]);
-    const spike = rangeOf([...Array(200).fill(0).map((_, i) => 1 + (i % 3) * 1e-16), 5], false, true);
+    const spike = rangeOf(
+      [
+        ...Array(200)
+          .fill(0)
+          .map((_, i) => 1 + (i % 3) * 1e-16),
+        5,
+      ],
+      false,
+      true,
+    );
     expect(spike[1]).toBeGreaterThan(5);
   });
 
