@@ -542,10 +542,11 @@ def test_what_is_no_longer_wanted_is_given_up(page: Page) -> None:
     given_up: list[str] = []
     page.on("requestfailed", lambda request: given_up.append(request.url))
     page.goto("#/demo/plain/log")
+    page.get_by_role("navigation", name="Views").wait_for()
     page.route("**/heatmap*", lambda route: None)
-    page.goto("#/demo/plain/heatmap?quantity=value")
-    expect(page.get_by_text("of all sites.")).to_be_visible()
-    page.goto("#/demo/plain/heatmap?quantity=grad")
-    page.goto("#/demo/plain/log")
-    page.wait_for_timeout(300)
+    for quantity in ("value", "grad"):
+        with page.expect_request(re.compile(f"/heatmap.*quantity={quantity}")):
+            page.goto(f"#/demo/plain/heatmap?quantity={quantity}")
+    with page.expect_event("requestfailed", lambda request: "quantity=grad" in request.url):
+        page.goto("#/demo/plain/log")
     assert len([url for url in given_up if "/heatmap" in url]) == 2
