@@ -2,7 +2,7 @@ import type { GraphAnswer } from "../lib/graph/answer";
 import { type Moment, ratio } from "../lib/graph/moment";
 import { heatmapMatrix } from "../lib/heatmap";
 import type { ScalarRows } from "../lib/series";
-import { withSharedBins } from "../lib/sketch";
+import { withSharedBins } from "../lib/sharedBins";
 import { UPDATE_RATIO } from "../lib/statistics";
 import type {
   Connector,

@@ -1,13 +1,6 @@
 import { describe, expect, it } from "vitest";
-import {
-  orderedBins,
-  rebin,
-  sketchEdges,
-  sketchQuantiles,
-  sketchTotal,
-  valueAxis,
-  withSharedBins,
-} from "./sketch";
+import { withSharedBins } from "./sharedBins";
+import { orderedBins, rebin, sketchEdges, sketchQuantiles, sketchTotal, valueAxis } from "./sketch";
 
 /** As `sketch_key` of schema.py. */
 function sketchKey(value: number): number {
