@@ -13,6 +13,7 @@ from torch import nn
 import backlight
 from backlight.serve.flow import flow_at, flow_history
 from backlight.serve.graphs import Graphs
+from backlight.serve.numerics import Numerics
 from backlight.store.flow import FlowGraph, Link, SiteFacts, amounts, divide, flow_graph, parts
 from backlight.store.reader import RunReader
 
@@ -104,6 +105,33 @@ def test_over_steps_there_is_a_norm_for_each_tensor(reader: RunReader) -> None:
             assert at_last[tensor["sites"][0]]["norm"] == pytest.approx(tensor["norm"])
     shares = [row["skip_share"] for row in at_last.values() if not np.isnan(row["skip_share"])]
     assert len(shares) == 4 and all(0 <= share <= 1 for share in shares)
+
+
+class Poison(nn.Module):
+    """Makes all that comes through NaN from its third call on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls = 0
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.calls += 1
+        return x * (torch.nan if self.calls > 2 else 1.0)
+
+
+def test_where_nothing_is_finite_there_is_no_norm(tmp_path: Path) -> None:
+    reader = RunReader(record(tmp_path, Poison()))
+    reader.refresh()
+    sites = {row["name"]: row["site"] for row in reader.sites().to_pylist()}
+    rows = flow_history(reader, Graphs(), 3).to_pylist()
+    norms = {row["column"]: row for row in rows if row["site"] == sites["0:out.0"]}
+    assert [norms[column]["norm"] > 0 for column in (0, 1)] == [True, True]
+    assert [norms[column]["nans"] for column in range(4)] == [0, 0, 128, 128]
+    assert np.isnan([norms[column]["norm"] for column in (2, 3)]).all()
+    lost = Numerics().precision(reader, format="float16", quantity="grad").to_pylist()
+    cells = {row["column"]: row for row in lost if row["site"] == sites["0:out.0"]}
+    assert [cells[column]["overflow"] for column in range(4)] == [0.0, 0.0, None, None]
+    assert [cells[column]["nans"] for column in range(4)] == [0, 0, 128, 128]
 
 
 def test_the_parts_of_orthogonal_gradients_are_exact() -> None:

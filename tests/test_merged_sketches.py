@@ -17,11 +17,12 @@ from sample_runs import write_sample_run
 import backlight
 from backlight.store import merge, merged_sketches, part_writer
 from backlight.store.compact import compact
+from backlight.store.heatmap import columns_of
 from backlight.store.manifest import manifest_text, read_manifest
 from backlight.store.reader import RunReader
 from backlight.store.sketch import Sketch
 
-COLUMNS = 20
+COLUMNS = 15
 SITE = 3
 
 
@@ -174,3 +175,19 @@ def test_what_a_slow_disk_left_out_is_not_counted() -> None:
         merged_sketches.as_slices(merged_sketches.slices_of(np.arange(2), 4), [nothing]).num_rows
         == 0
     )
+
+
+@pytest.mark.parametrize("every", [1, 2, 10])
+def test_however_long_a_run_grows_it_has_as_many_columns(every: int) -> None:
+    """Not more and more, until they are half as many again: a page would hold more and more."""
+    for count in np.geomspace(2_500, 400_000, 40).astype(int):
+        steps = every * np.arange(count)
+        slices = merged_sketches.slices_of(steps, 600)
+        few, many = (columns_of(steps, 500, rows_per_step=rows) for rows in (100.0, 10_000.0))
+        assert [len(each.ranges) for each in (slices, few, many)] == [600, 500, 250], count
+        for columns in (slices, few, many):
+            lengths = np.diff(np.flatnonzero(np.diff(columns.numbers, prepend=-1)))
+            assert lengths.max() <= 2 * lengths.min() + 2, count
+        # What is read for them has a limit too.
+        assert len(np.unique(steps // slices.level)) <= 16 * 600
+        assert len(np.unique(steps // many.level)) <= 4 * 250

@@ -833,6 +833,34 @@ def test_network_tree_counts_parameters_and_finds_modules(graph: Page) -> None:
     expect(graph).to_have_url(re.compile("toggled=blocks.2.attn"))
 
 
+def test_network_tree_follows_the_selection_and_the_keys(graph: Page) -> None:
+    show_graph(graph, "?site=blocks.2.attn.qkv:out.0")
+    graph.keyboard.press("n")
+    tree = graph.get_by_role("tree", name="Modules")
+    selected = tree.locator("[aria-selected=true]")
+    expect(selected).to_contain_text("qkv")
+    expect(selected).to_be_in_viewport()
+    find = graph.get_by_label("Find a module")
+    find.fill("blocks.1 qkv")
+    find.press("Enter")
+    expect(graph).to_have_url(re.compile("site=blocks.1.attn.qkv"))
+    find.fill("")
+    address = graph.url
+    find.press("ArrowDown")
+    focused = tree.locator("button:focus")
+    expect(focused).to_contain_text("(model)")
+    count = tree.get_by_role("treeitem").count()
+    graph.keyboard.press("ArrowLeft")
+    expect(tree.get_by_role("treeitem")).to_have_count(1)
+    graph.keyboard.press("ArrowRight")
+    expect(tree.get_by_role("treeitem")).to_have_count(count)
+    graph.keyboard.press("End")
+    expect(focused).not_to_contain_text("(model)")
+    assert graph.url == address  # the keys walk through the tree, and not through the graph
+    graph.keyboard.press("Enter")
+    expect(graph).not_to_have_url(address)
+
+
 def test_a_link_shows_the_same_graph_again(graph: Page, browser: Browser) -> None:
     query = "?step=3&iteration=1&site=blocks.2:out.0&quantity=grad&statistic=norm&toggled=embed"
     show_graph(graph, f"{query}&direction=right")

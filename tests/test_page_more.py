@@ -22,7 +22,7 @@ from browser import (
     watched_page,
 )
 from graph_runs import block_tree, varied_tree, write_graph_run
-from playwright.sync_api import Browser, Locator, Page, expect
+from playwright.sync_api import Browser, Locator, Page, Route, expect
 from sample_runs import SampleRun, write_sample_run
 from small_runs import record as record_small
 
@@ -520,3 +520,33 @@ def test_new_views_grow_while_a_run_is_written(browser: Browser, root: Path) -> 
         selector = "[aria-label='rms of all over steps'] canvas"
         before = picture(wait_until_drawn(page, selector))
         wait_for_other_picture(page, selector, before)
+
+
+def test_what_takes_long_is_named_in_its_place_and_moves_nothing_when_it_comes(page: Page) -> None:
+    held: list[Route] = []
+    page.route("**/heatmap*", lambda route: held.append(route))
+    page.route("**/history*", lambda route: held.append(route))
+    page.goto("#/demo/plain/overview?site=blocks.0.attn:out.0")
+    expect(page.get_by_text("Loading the gradients of all sites.")).to_be_visible()
+    expect(page.get_by_text("Loading the value.")).to_be_visible()
+    scalars = page.get_by_role("heading", name="Scalars")
+    before = scalars.bounding_box()
+    for route in held:
+        route.continue_()
+    expect(page.get_by_role("img", name="Heatmap of the grad")).to_be_visible()
+    expect(page.get_by_text("Loading the")).to_have_count(0)
+    assert scalars.bounding_box() == before
+
+
+def test_what_is_no_longer_wanted_is_given_up(page: Page) -> None:
+    given_up: list[str] = []
+    page.on("requestfailed", lambda request: given_up.append(request.url))
+    page.goto("#/demo/plain/log")
+    page.get_by_role("navigation", name="Views").wait_for()
+    page.route("**/heatmap*", lambda route: None)
+    for quantity in ("value", "grad"):
+        with page.expect_request(re.compile(f"/heatmap.*quantity={quantity}")):
+            page.goto(f"#/demo/plain/heatmap?quantity={quantity}")
+    with page.expect_event("requestfailed", lambda request: "quantity=grad" in request.url):
+        page.goto("#/demo/plain/log")
+    assert len([url for url in given_up if "/heatmap" in url]) == 2

@@ -40,14 +40,16 @@ def record(root: Path, name: str, scales: list[float]) -> None:
             run.log(loss=loss)
 
 
-def record_loop(root: Path) -> None:
+def record_loop(root: Path, name: str, *, has_initial: bool) -> None:
     """A memory that the first step goes through once, and the second one twice."""
     cell = nn.Linear(4, 4)
     optimizer = torch.optim.SGD(cell.parameters(), lr=0.1)
-    with backlight.watch(cell, optimizer, root=root, project="odd", name="loop", every=1) as run:
+    with backlight.watch(cell, optimizer, root=root, project="odd", name=name, every=1) as run:
         for iterations in (1, 2):
             with run.step():
-                memory = run.tensor("memory", torch.zeros(2, 4), is_initial=True)
+                memory = torch.zeros(2, 4)
+                if has_initial:
+                    run.tensor("memory", memory, is_initial=True)
                 for _ in range(iterations):
                     with run.iteration():
                         memory = run.tensor("memory", cell(memory))
@@ -61,7 +63,8 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     record(root, "plain", [1.0] * 12)
     record(root, "huge", [10.0**power for power in range(-2, 34)])
     record(root, "nan", [float("nan")] * 4)
-    record_loop(root)
+    record_loop(root, "loop", has_initial=True)
+    record_loop(root, "bare", has_initial=False)
     with viewer(root) as address:
         yield address
 
@@ -122,6 +125,11 @@ def test_the_key_names_every_line_of_a_loop(page: Page) -> None:
     # The memory was made by the cell, also where the loop is gone through once.
     expect(page.get_by_text(re.compile("^memory depends on [1-9]"))).to_have_count(1)
     page.goto("#/odd/loop/graph?step=1&iteration=0&site=memory")
+    expect(page).to_have_url(re.compile("iteration=0"))
+    page.wait_for_timeout(500)
+    # The first iteration starts from a memory that was recorded, or from none.
+    expect(key).not_to_contain_text("missing here")
+    page.goto("#/odd/bare/graph?step=1&iteration=0&site=memory")
     expect(key).to_contain_text("missing here")
     box = key.bounding_box()
     assert box and box["height"] < 30  # one line, also beside the inspector

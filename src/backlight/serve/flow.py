@@ -134,6 +134,7 @@ class _Matrix:
         np.sqrt(self.norms, out=self.norms)
         counts = (rows[name].to_numpy()[is_shown].astype(np.float64) for name in ("nans", "infs"))
         self.nans, self.infs = (self._sum(place, each, 0.0) for each in counts)
+        self.finite = self._sum(place, _finite(rows)[is_shown], 0.0)
 
     def _sum(self, place: Any, values: Any, missing: float) -> Any:
         size = len(self._rows) * self._width
@@ -167,6 +168,8 @@ class _Matrix:
             "infs": self.infs[rows].ravel(),
         }
         kept = ~np.isnan(columns["norm"])
+        # Where nothing is finite there is no norm: 0 would say that there is no gradient.
+        columns["norm"][self.finite[rows].ravel() == 0] = np.nan
         arrays = [pa.array(columns[f.name][kept]).cast(f.type) for f in _HISTORY]
         return pa.Table.from_arrays(arrays, schema=_HISTORY)
 
@@ -221,9 +224,15 @@ def _iteration(rows: pa.Table, iteration: int | None) -> int:
 
 def _squares(rows: pa.Table) -> Any:
     """The squared norm of each row's finite elements."""
-    numbers = {n: rows[n].to_numpy().astype(np.float64) for n in ("count", "nans", "infs", "rms")}
-    finite = numbers["count"] - numbers["nans"] - numbers["infs"]
-    return np.where(finite > 0, np.square(np.nan_to_num(numbers["rms"])) * finite, 0.0)
+    finite = _finite(rows)
+    rms = rows["rms"].to_numpy().astype(np.float64)
+    return np.where(finite > 0, np.square(np.nan_to_num(rms)) * finite, 0.0)
+
+
+def _finite(rows: pa.Table) -> Any:
+    """How many elements of each row are finite."""
+    count, nans, infs = (rows[n].to_numpy().astype(np.float64) for n in ("count", "nans", "infs"))
+    return count - nans - infs
 
 
 def _norms(rows: pa.Table, iteration: int) -> dict[int, Any]:

@@ -156,8 +156,11 @@ def _cells(
         return np.add.reduceat(ordered, starts) if len(ordered) else ordered
 
     count = np.maximum(total(rows["count"].to_numpy()), 1)
-    cells = {name: total(getattr(lost, name)) / count for name in _CELLS}
     marks = {name: total(rows[name].to_numpy()).astype(np.int64) for name in ("nans", "infs")}
+    # Of NaN alone, no format loses any part, and none holds it.
+    is_nothing = marks["nans"] >= count
+    shares = {name: total(getattr(lost, name)) / count for name in _CELLS}
+    cells = {name: pa.array(values, mask=is_nothing) for name, values in shares.items()}
     first = order[starts]
     place = {"site": site[first].astype(np.int32), "column": column[first].astype(np.int32)}
     return pa.table({**place, **cells, **marks})

@@ -19,6 +19,7 @@ from backlight.store.tiles import LEVELS, Numbers, extreme, shown
 
 _EXACT_ROWS: Final = 1 << 20
 """So many rows are aggregated at once without being felt."""
+_MOST_ROWS: Final = 2 * _EXACT_ROWS
 
 Steps = npt.NDArray[np.int64]
 
@@ -54,6 +55,15 @@ class Columns:
         return found
 
     @property
+    def count(self) -> int:
+        """How many columns there are.
+
+        >>> Columns(np.array([0, 10, 20]), np.array([0, 0, 1])).count
+        2
+        """
+        return int(self.numbers[-1]) + 1 if len(self.numbers) else 0
+
+    @property
     def fullest(self) -> int:
         """How many steps the column of most steps holds.
 
@@ -76,17 +86,22 @@ class Columns:
 def columns_of(steps: Steps, wanted: int, rows_per_step: float) -> Columns:
     """At most `wanted` columns of equal numbers of steps.
 
-    Where that would be too many rows to aggregate, columns are made of whole blocks of steps, and
-    there are at least half as many columns as were wanted.
+    Where that would be too many rows to aggregate, columns are made of whole blocks of steps: as
+    many as were wanted, or half of them if a step has very many rows.
 
     >>> columns_of(np.arange(10), 3, rows_per_step=1.0).ranges
     [[0, 3], [4, 6], [7, 9]]
     >>> columns_of(np.arange(10_000), 300, rows_per_step=1000.0).ranges[:2]
-    [[0, 63], [64, 127]]
+    [[0, 47], [48, 79]]
+    >>> columns_of(np.arange(10_000), 300, rows_per_step=10_000.0).ranges[:2]
+    [[0, 127], [128, 191]]
     """
-    if len(steps) * rows_per_step <= _EXACT_ROWS or len(steps) <= 2 * wanted:
+    # There are up to four times as many blocks as columns.
+    is_large = 4 * wanted * rows_per_step > _MOST_ROWS
+    fewer = -(-wanted // 2) if is_large else wanted
+    if len(steps) * rows_per_step <= _EXACT_ROWS or len(steps) <= 4 * fewer:
         return step_columns(steps, wanted)
-    return block_columns(steps, wanted, LEVELS)
+    return block_columns(steps, fewer, LEVELS)
 
 
 def single_columns(steps: Steps, wanted: int, rows_per_step: float) -> Columns:
@@ -118,13 +133,17 @@ def step_columns(steps: Steps, wanted: int) -> Columns:
 
 
 def block_columns(steps: Steps, wanted: int, levels: Sequence[int]) -> Columns:
-    """At most `wanted` columns of equal numbers of blocks, of the least level that is enough."""
-    for level in levels:
+    """Columns of about equal numbers of blocks, as many as are wanted, however long a run is.
+
+    The blocks are the longest of which there are enough. So a run that grows never has fewer
+    columns than before, and whoever holds them never more than were wanted.
+    """
+    for level in reversed(levels):
         blocks = distinct(steps // level)
-        if len(blocks) <= 2 * wanted:
+        if len(blocks) >= wanted:
             break
-    per_column = -(-len(blocks) // wanted)
-    return Columns(steps, np.searchsorted(blocks, steps // level) // per_column, level)
+    of_blocks = step_columns(blocks, wanted)
+    return Columns(steps, of_blocks.numbers[np.searchsorted(blocks, steps // level)], level)
 
 
 def cells_of(columns: Columns, rows: pa.Table, tiles: pa.Table, *, statistic: str) -> pa.Table:

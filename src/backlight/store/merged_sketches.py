@@ -15,7 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from backlight.store.heatmap import Columns, Steps, block_columns, distinct, step_columns
+from backlight.store.heatmap import Columns, Steps, block_columns, step_columns
 from backlight.store.precision import has_sketch
 
 LEVELS: Final = (16, 64, 256, 1024, 4096)
@@ -58,20 +58,18 @@ Numbers = npt.NDArray[Any]
 def slices_of(steps: Steps, wanted: int) -> Columns:
     """At most `wanted` columns of about equal numbers of steps; of a long history, of whole blocks.
 
+    What is shown of a column is shares, which do not depend on how many blocks it is made of.
+
     >>> slices_of(np.arange(1000), 600).level, slices_of(np.arange(25_000), 600).level
-    (1, 64)
-    >>> len(slices_of(np.arange(25_000), 300).ranges)
-    300
+    (1, 16)
+    >>> [len(slices_of(np.arange(steps), 300).ranges) for steps in (250, 2500, 25_000, 26_000)]
+    [250, 300, 300, 300]
     """
-    exact = step_columns(steps, wanted)
-    if len(steps) <= max(2 * wanted, _EXACT_STEPS):
-        return exact
-    level = block_columns(steps, wanted, LEVELS).level
-    # A column is of one block or two: what is shown of one is shares, which do not depend on that.
-    blocks = step_columns(distinct(steps // level), wanted)
-    if 2 * len(blocks.ranges) < wanted:
-        return exact
-    return Columns(steps, blocks.numbers[np.searchsorted(blocks.steps, steps // level)], level)
+    if len(steps) > max(2 * wanted, _EXACT_STEPS):
+        columns = block_columns(steps, wanted, LEVELS)
+        if columns.count == wanted:
+            return columns
+    return step_columns(steps, wanted)
 
 
 def levels_for(steps: Steps) -> list[int]:

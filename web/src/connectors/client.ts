@@ -2,6 +2,7 @@ import type { GraphAnswer } from "../lib/graph/answer";
 import { type Moment, ratio } from "../lib/graph/moment";
 import { heatmapMatrix } from "../lib/heatmap";
 import type { ScalarRows } from "../lib/series";
+import { withSharedBins } from "../lib/sharedBins";
 import { UPDATE_RATIO } from "../lib/statistics";
 import type {
   Connector,
@@ -162,7 +163,7 @@ export class Client implements Connector {
     const { site, limit: columns, ...asked } = query;
     const path = `${runPath(id)}/sites/${site}/sketches`;
     const table = await this.arrow(path, { ...asked, columns }, signal);
-    return table.toArray() as SketchSlice[];
+    return withSharedBins(table.toArray() as SketchSlice[]);
   }
 
   async eventLog(id: string, signal?: AbortSignal): Promise<Told<EventRow>> {

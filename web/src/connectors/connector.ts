@@ -120,6 +120,8 @@ export interface Site {
   module_class: string;
   place: string;
   call: number;
+  /** Of a named tensor: input, hidden, target, loss or helper. */
+  kind: string;
   aliases: string[];
   first_step: number;
 }

@@ -1,5 +1,5 @@
 import { formatTick } from "./format";
-import { paddedRange, plottable } from "./plot";
+import { isSameRounded, paddedRange, plottable } from "./plot";
 import { fullRange, quantileRange, type Range } from "./ranges";
 import { axisTicks, integerTicks, logTicks } from "./ticks";
 
@@ -65,9 +65,10 @@ export function smooth(values: ArrayLike<number>, weight: number): Float64Array 
       smoothed[i] = value;
       continue;
     }
-    mean = weight * mean + (1 - weight) * value;
     trust = weight * trust + (1 - weight);
-    smoothed[i] = mean / trust;
+    // By differences: what does not change stays as it is, to the last digit.
+    mean += ((1 - weight) / trust) * (value - mean);
+    smoothed[i] = mean;
   }
   return smoothed;
 }
@@ -94,7 +95,7 @@ function withoutOutliers(values: ArrayLike<number>, full: Range, isLog: boolean)
   const middle = quantileRange(values, TAIL, 1 - TAIL)!;
   const room = (to(middle.high) - to(middle.low)) * OUTSIDE;
   // Where all but a few are the same, nothing tells what would be far from them.
-  if (room === 0) return full;
+  if (room === 0 || isSameRounded(middle.low, middle.high)) return full;
   return {
     low: Math.max(full.low, from(to(middle.low) - room)),
     high: Math.min(full.high, from(to(middle.high) + room)),

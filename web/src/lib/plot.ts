@@ -19,9 +19,17 @@ export function brokenRanges(
   return ranges;
 }
 
+/** Numbers that are nearer to each other, in parts of their size, differ because they were rounded. */
+const ROUNDING = 1e-12;
+
+/** Whether two numbers are the same but for how they were rounded. */
+export function isSameRounded(low: number, high: number): boolean {
+  return high - low <= ROUNDING * Math.max(Math.abs(low), Math.abs(high));
+}
+
 /** The range of an axis around the data, with some room. */
 export function paddedRange(low: number, high: number, isLog: boolean): [number, number] {
   if (isLog) return [low / 1.15, high * 1.15];
-  const room = (high - low) * 0.06 || Math.abs(high) * 0.1 || 1;
+  const room = isSameRounded(low, high) ? Math.abs(high) * 0.1 || 1 : (high - low) * 0.06;
   return [low - room, high + room];
 }

@@ -37,6 +37,25 @@ export function quantileRange(
   return { low: at(lowShare), high: at(highShare) };
 }
 
+/** So many times the range of its middle half beyond that half, a value is far from the others. */
+const FAR = 3;
+/** At most this share of the values, at each end, is called far. */
+const MOST_FAR = 0.05;
+
+/** The range without the most extreme values: a share at each end, and more where those are far from all others,
+ * as the gradient of a loss is, which is 1 at all steps. */
+export function robustRange(values: ArrayLike<number>, share: number): Range | null {
+  const outer = quantileRange(values, share, 1 - share);
+  const inner = quantileRange(values, MOST_FAR, 1 - MOST_FAR);
+  const middle = quantileRange(values, 0.25, 0.75);
+  if (!outer || !inner || !middle) return null;
+  const reach = FAR * (middle.high - middle.low);
+  return {
+    low: Math.max(outer.low, Math.min(inner.low, middle.low - reach)),
+    high: Math.min(outer.high, Math.max(inner.high, middle.high + reach)),
+  };
+}
+
 export function median(values: ArrayLike<number>): number | null {
   return quantileRange(values, 0.5, 0.5)?.low ?? null;
 }

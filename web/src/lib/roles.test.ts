@@ -1,5 +1,5 @@
 import { describe, expect, it } from "vitest";
-import { rolesOf } from "./roles";
+import { colourOf, rolesOf } from "./roles";
 
 const site = (name: string, tensor_class: string, place: string, call = 1, module = "fc") => ({
   name,
@@ -30,5 +30,14 @@ describe("rolesOf", () => {
   it("of a named tensor are those of its node", () => {
     expect(labels("sum 0")).toEqual(["sequence 0"]);
     expect(labels("sum 0", [])).toEqual([]);
+  });
+});
+
+describe("colourOf", () => {
+  it("is what the user says a tensor is, and else its class's", () => {
+    const colour = (tensor_class: string, kind: string) => colourOf({ tensor_class, kind });
+    expect(colour("tensor", "hidden")).toBe("hidden");
+    expect(colour("tensor", "helper")).toBe("tensor");
+    expect(colour("output", "")).toBe("output");
   });
 });

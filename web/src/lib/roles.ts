@@ -12,6 +12,14 @@ interface Placed {
 }
 
 const OWNED = ["parameter", "buffer", "optimizer"];
+const KINDS = ["input", "target", "loss", "hidden"];
+
+/** Whose colour a tensor has: its class's, or that of what the user says it is. */
+export function colourOf(site: { tensor_class: string; kind: string }): string {
+  return site.tensor_class === "tensor" && KINDS.includes(site.kind)
+    ? site.kind
+    : site.tensor_class;
+}
 
 /** The tensors of a module's call: its inputs, its outputs, and what it owns. A tensor that the user
  * named has those of its node, which only the graph knows. */

@@ -42,6 +42,24 @@ describe("a scale", () => {
     expect(place(1e9, 0)).toBeGreaterThan(1);
   });
 
+  it("that is robust keeps its colours from rows that are far from all others", () => {
+    // Gradients of sixty sites, and that of the loss in two more, which is 1 at all steps.
+    const sites = Array.from({ length: 2400 }, (_, i) => 1e-3 * (1 + (i % 60)));
+    const { high, ends } = colourScale("magnitude", "robust", [...sites, ...Array(80).fill(1)]);
+    expect(high).toBeLessThan(0.25);
+    expect(high).toBeGreaterThanOrEqual(0.06);
+    expect(ends[1].label).toMatch(/^≥ /);
+    const signed = colourScale("signed", "robust", [...sites, ...Array(80).fill(-1)]);
+    expect(signed.high).toBeLessThan(0.25);
+  });
+
+  it("that is robust leaves no more than a few out where nothing is far", () => {
+    const even = Array.from({ length: 1001 }, (_, i) => i);
+    expect(colourScale("magnitude", "robust", even)).toMatchObject({ low: 10, high: 990 });
+    const halves = [...even.map(() => 0), ...even.map(() => 1)];
+    expect(colourScale("magnitude", "robust", halves)).toMatchObject({ low: 0, high: 1 });
+  });
+
   it.each([
     "linear",
     "robust",

@@ -1,6 +1,6 @@
 import type { RampName } from "./colour";
 import { formatShare, formatShort, formatTick } from "./format";
-import { fullRange, quantileRange, type Range } from "./ranges";
+import { fullRange, quantileRange, type Range, robustRange } from "./ranges";
 import type { StatisticKind } from "./statistics";
 import { logTicks, niceTicks } from "./ticks";
 
@@ -95,7 +95,7 @@ function linear(
   full: Range | null,
 ): WithoutEnds {
   const isRobust = name === "robust";
-  const found = isRobust ? quantileRange(values, 0.01, 0.99) : full;
+  const found = isRobust ? robustRange(values, 0.01) : full;
   const low = isRobust ? (found?.low ?? 0) : 0;
   const top = kind === "share" ? Math.min(1, niceCeiling(found?.high ?? 1)) : (found?.high ?? 1);
   const high = top > low ? top : low + 1;
@@ -139,7 +139,7 @@ function logarithmic(
 }
 
 function symmetric(name: ScaleName, values: ArrayLike<number>, full: Range | null): WithoutEnds {
-  const found = name === "robust" ? quantileRange(values, 0.02, 0.98) : full;
+  const found = name === "robust" ? robustRange(values, 0.02) : full;
   const high = Math.max(Math.abs(found?.low ?? 0), Math.abs(found?.high ?? 0)) || 1;
   const place = (value: number) => 0.5 + value / (2 * high);
   const ticks = niceTicks(-high, high, 4).map((v) => ({ at: place(v), label: formatTick(v) }));

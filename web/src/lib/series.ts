@@ -44,18 +44,61 @@ function continued(
   after: number,
 ): Series {
   const kept = lastAtMost(old.step, after) + 1;
-  const step = old.step.slice(0, kept);
-  const value = old.value.slice(0, kept);
-  const kind = old.kind.slice(0, kept);
-  const at = old.at.slice(0, kept);
-  for (let i = start; i < end; i++) {
-    step.push(rows.step[i]!);
-    value.push(rows.value[i]!);
-    // Of equal texts the one that is there already, so that each is held once.
-    kind.push(kind.at(-1) === rows.kind[i] ? kind.at(-1)! : rows.kind[i]!);
-    at.push(rows.logged_at[i]!);
+  // Not one after another: an array that is pushed to keeps room for half as much again.
+  const grown = <T>(values: T[], later: ArrayLike<T>) =>
+    values.slice(0, kept).concat(Array.from({ length: end - start }, (_, i) => later[start + i]!));
+  return {
+    step: grown(old.step, rows.step),
+    value: grown(old.value, rows.value),
+    kind: oneOfEqual(grown(old.kind, rows.kind)),
+    at: grown(old.at, rows.logged_at),
+  };
+}
+
+/** Of texts that are equal to the one before them that one, so that each is held once. */
+function oneOfEqual(texts: string[]): string[] {
+  for (let i = 1; i < texts.length; i++) if (texts[i] === texts[i - 1]) texts[i] = texts[i - 1]!;
+  return texts;
+}
+
+/** A series with what came after a step thinned like what is before it, where that was thinned to so many
+ * stretches: of each that is over its ends, its extremes, and the ends of what is not finite. */
+export function thinLater(series: Series, after: number, stretches: number): Series {
+  const start = lastAtMost(series.step, after) + 1;
+  const length = (series.step[start - 1]! - series.step[0]!) / stretches;
+  // Of each stretch two points or more are told, and all where there are four.
+  if (start < 2 * stretches || !(length > 4)) return series;
+  const stretchOf = (place: number) => Math.floor((series.step[place]! - after) / length);
+  const kept: number[] = [];
+  for (let from = start, end = start; from < series.step.length; from = end) {
+    while (end < series.step.length && stretchOf(end) === stretchOf(from)) end++;
+    if (end < series.step.length) kept.push(...told(series.value, from, end));
+    else for (let place = from; place < end; place++) kept.push(place);
   }
-  return { step, value, kind, at };
+  if (start + kept.length === series.step.length) return series;
+  const thin = <T>(values: readonly T[]) =>
+    values.slice(0, start).concat(kept.map((place) => values[place]!));
+  const { step, value, kind, at } = series;
+  return { step: thin(step), value: thin(value), kind: thin(kind), at: thin(at) };
+}
+
+/** The places of a stretch's ends and extremes, and of the ends of what is not finite. */
+function told(value: readonly number[], from: number, end: number): number[] {
+  let least = -1;
+  let greatest = -1;
+  const places = new Set([from, end - 1]);
+  for (let place = from; place < end; place++) {
+    const own = value[place]!;
+    if (!Number.isFinite(own)) {
+      const isInside = Object.is(value[place - 1], own) && Object.is(value[place + 1], own);
+      if (!isInside) places.add(place);
+      continue;
+    }
+    if (least < 0 || own < value[least]!) least = place;
+    if (greatest < 0 || own > value[greatest]!) greatest = place;
+  }
+  if (least >= 0) places.add(least).add(greatest);
+  return [...places].sort((a, b) => a - b);
 }
 
 /** The series of most points. */

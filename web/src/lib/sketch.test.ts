@@ -1,5 +1,6 @@
 import { describe, expect, it } from "vitest";
-import { rebin, sketchEdges, sketchQuantiles, sketchTotal, valueAxis } from "./sketch";
+import { withSharedBins } from "./sharedBins";
+import { orderedBins, rebin, sketchEdges, sketchQuantiles, sketchTotal, valueAxis } from "./sketch";
 
 /** As `sketch_key` of schema.py. */
 function sketchKey(value: number): number {
@@ -89,4 +90,48 @@ it("starts at 0 where there is only one sign", () => {
 
 it("stands for an empty sketch", () => {
   expect(valueAxis("log", []).place(0)).toBe(0.5);
+});
+
+describe("sketches with shared bins", () => {
+  const values = normal(4000);
+  const few = [values.slice(0, 200), values.slice(200, 900), [0, 0], [-3, 0, 1e-9]].map(sketchOf);
+  const shares = [0.05, 0.25, 0.5, 0.75, 0.95];
+
+  it("say the same", () => {
+    const shared = withSharedBins(few);
+    expect(valueAxis("log", shared).ticks).toEqual(valueAxis("log", few).ticks);
+    const axis = valueAxis("linear", few);
+    for (const [i, sketch] of few.entries()) {
+      expect(sketchTotal(shared[i]!)).toBe(sketchTotal(sketch));
+      expect(orderedBins(shared[i]!)).toEqual(orderedBins(sketch));
+      expect(sketchQuantiles(shared[i]!, shares)).toEqual(sketchQuantiles(sketch, shares));
+      expect(rebin(shared[i]!, axis, 40)).toEqual(rebin(sketch, axis, 40));
+    }
+  });
+
+  it("take as much memory whatever a column is made of", () => {
+    const bytes = (sketches: ReturnType<typeof sketchOf>[]) =>
+      (withSharedBins(sketches)[0]!.counts as unknown as Float64Array).buffer.byteLength;
+    const all = sketchOf(values);
+    const short = Array.from({ length: 20 }, (_, i) =>
+      i === 0 ? all : sketchOf(values.slice(100 * i, 100 * i + 20)),
+    );
+    const long = Array.from({ length: 20 }, (_, i) =>
+      i === 0 ? all : sketchOf(values.slice(100 * i, 100 * i + 2000)),
+    );
+    expect(bytes(long)).toBe(bytes(short));
+    expect(bytes(short)).toBe(8 * 20 * all.keys.length);
+  });
+
+  it("stay lists where nearly all bins would be empty", () => {
+    const wide = Array.from({ length: 600 }, (_, i) =>
+      sketchOf([2 ** (i - 300), -(2 ** (300 - i))]),
+    );
+    expect(withSharedBins(wide)).toEqual(wide);
+  });
+
+  it("of nothing are nothing", () => {
+    expect(withSharedBins([])).toEqual([]);
+    expect(withSharedBins([sketchOf([0, 0])]).map(sketchTotal)).toEqual([2]);
+  });
 });

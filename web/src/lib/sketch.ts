@@ -50,6 +50,7 @@ export function orderedBins({ keys, counts, zeros }: Sketch) {
   const bins: { low: number; high: number; count: number }[] = [];
   let isZeroPlaced = zeros === 0;
   for (let i = 0; i < keys.length; i++) {
+    if (counts[i] === 0) continue;
     if (!isZeroPlaced && keys[i]! > 0) {
       bins.push({ low: 0, high: 0, count: zeros });
       isZeroPlaced = true;
@@ -98,6 +99,7 @@ function extentOf(sketches: readonly Sketch[]): Extent {
   let high = 0;
   for (const sketch of sketches) {
     for (let i = 0; i < sketch.keys.length; i++) {
+      if (sketch.counts[i] === 0) continue;
       const key = sketch.keys[i]!;
       const magnitude = Math.abs(key);
       counts.set(magnitude, (counts.get(magnitude) ?? 0) + sketch.counts[i]!);
@@ -174,6 +176,7 @@ function linearAxis({ low, high }: Extent): ValueAxis {
 export function rebin(sketch: Sketch, axis: ValueAxis, rows: number): Float64Array {
   const bins = new Float64Array(rows);
   for (let i = 0; i < sketch.keys.length; i++) {
+    if (sketch.counts[i] === 0) continue;
     const [low, high] = sketchEdges(sketch.keys[i]!);
     spread(bins, axis.place(low) * rows, axis.place(high) * rows, sketch.counts[i]!);
   }

@@ -43,6 +43,14 @@ describe("treeRows", () => {
     expect(names([], "nothing")).toEqual([]);
   });
 
+  it("tells what was found from what is around it", () => {
+    const found = (query: string) =>
+      treeRows(MODULES, new Set([""]), query).filter(({ isFound }) => isFound);
+    expect(found("1 fc").map(({ name }) => name)).toEqual(["blocks.1.fc"]);
+    expect(found("blocks.1").map(({ name }) => name)).toEqual(["blocks.1", "blocks.1.fc"]);
+    expect(found("")).toHaveLength(3);
+  });
+
   it("says how deep and what each is called", () => {
     const rows = treeRows(MODULES, new Set(["", "blocks"]), "");
     expect(rows.map(({ label, depth }) => [label, depth])).toEqual([

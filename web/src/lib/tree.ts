@@ -13,6 +13,8 @@ export interface TreeRow extends TreeModule {
   /** Its own parameters and those of everything in it. */
   total: number;
   hasChildren: boolean;
+  /** Whether the search means it, and not only something in it. */
+  isFound: boolean;
 }
 
 interface Totals {
@@ -73,16 +75,21 @@ export function treeRows(
       label: module.name === "" ? "(model)" : module.name.slice(module.name.lastIndexOf(".") + 1),
       depth: module.name === "" ? 0 : module.name.split(".").length - Number(!hasRoot),
       ...totals.get(module.name)!,
+      isFound: kept?.get(module.name) ?? true,
     }));
 }
 
-function found(modules: readonly TreeModule[], query: string): Set<string> {
+/** What is shown of a search, and whether it was found itself or is around something that was. */
+function found(modules: readonly TreeModule[], query: string): Map<string, boolean> {
   const words = query.toLowerCase().split(/\s+/).filter(Boolean);
-  const kept = new Set<string>();
+  const kept = new Map<string, boolean>();
   for (const module of modules) {
     const text = `${module.name} ${module.class}`.toLowerCase();
     if (!words.every((word) => text.includes(word))) continue;
-    for (let at: string | null = module.name; at !== null; at = parentOf(at)) kept.add(at);
+    kept.set(module.name, true);
+    for (let at = parentOf(module.name); at !== null; at = parentOf(at)) {
+      kept.set(at, kept.get(at) ?? false);
+    }
   }
   return kept;
 }

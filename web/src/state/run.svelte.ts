@@ -13,7 +13,7 @@ import { AGAIN_MS } from "../connectors/transport";
 import { blocksOf } from "../lib/blocks";
 import { SURE } from "../lib/findings";
 import { lostBands } from "../lib/lost";
-import { appendScalars, longest, type Series } from "../lib/series";
+import { appendScalars, longest, type Series, thinLater } from "../lib/series";
 import { withOwn } from "../lib/statistics";
 import { Muted } from "./muted.svelte";
 import { Resource } from "./resource.svelte";
@@ -22,9 +22,11 @@ import { HeldSteps } from "./steps.svelte";
 /** What is wrong is asked for again after this time at the earliest. */
 const FINDINGS_GAP_MS = 3000;
 const POINTS = 2000;
-/** When so many points of a scalar have come one after another, all are asked for again, thinned: not too
- * often, for those of a long run take a while, but never later than when there are very many. */
-const NEW_POINTS = 300;
+/** The server thins to so many stretches of steps, and the page what comes later. */
+const STRETCHES = POINTS / 4;
+/** When a scalar has so many points more, all are asked for again, thinned: not too often, for those of a
+ * long run take a while, but never later than when there are very many. */
+const NEW_POINTS = 100;
 const WHOLE_GAP_MS = 30_000;
 const MOST_POINTS = 2 * POINTS;
 
@@ -84,8 +86,8 @@ export class OpenRun {
   private isClosed = false;
   /** The last step whose kind was known when scalars were asked for. */
   private settled: number | null = null;
-  /** When all scalars were asked for, and how many points of one that were. */
-  private whole = { points: 0, at: 0 };
+  /** When all scalars were asked for, up to which step, and how many points of one that were. */
+  private whole = { points: 0, at: 0, last: -1 };
 
   constructor(
     private readonly connector: Connector,
@@ -219,10 +221,16 @@ export class OpenRun {
     const after = Math.min(last, this.settled ?? last) - 1;
     const query = { after: after < 0 ? null : after, points: POINTS };
     const rows = await this.connector.scalars(this.id, query);
-    this.scalars = appendScalars(old, rows, after);
+    const grown = appendScalars(old, rows, after);
     this.settled = rows.settled;
-    if (query.after !== null) return;
-    this.whole = { points: longest(this.scalars).step.length, at: performance.now() };
+    if (query.after === null) {
+      const { step } = longest(grown);
+      this.whole = { points: step.length, at: performance.now(), last: step.at(-1) ?? -1 };
+    }
+    const { last: since } = this.whole;
+    this.scalars = new Map(
+      [...grown].map(([name, all]) => [name, thinLater(all, since, STRETCHES)]),
+    );
   }
 
   private areScalarsMany(): boolean {

@@ -5,7 +5,7 @@ import { selection } from "./selection.svelte";
 
 const POINTS = 2000;
 /** When so many have come one after another, all are asked for again, thinned. */
-const MOST_NEW = 300;
+const MOST_NEW = 100;
 
 interface Held {
   rows: StepRows;

@@ -49,6 +49,11 @@ class Aliases:
                 return sight.site if since > last else found
         return found
 
+    def first_input(self, sight: Sight) -> int:
+        """The input by which a call goes that is given one value several times; else the site."""
+        _, site = self._inputs.get((sight.value, sight.call), (NOWHERE, sight.site))
+        return site if sight.role == "input" else sight.site
+
     def _add(self, order: int, sight: Sight) -> None:
         if sight.role == "input":
             self._inputs.setdefault((sight.value, sight.call), (order, sight.site))

@@ -61,12 +61,14 @@ def _edges(step: StepSights) -> tuple[Edge, ...]:
             continue
         alias = aliases.before(order, sink)
         if alias is None:
+            behind = set(said.behind(order, sink))
             for kind, sources in ((AUTOGRAD, autograd), (DATA, data)):
                 sites = _sites_behind(sources, aliases, order, sink)
-                found[kind].update((site, sink.site) for site in sites)
-            for kind, site in said.behind(order, sink):
+                behind.update((kind, site) for site in sites)
+            for kind, site in behind:
                 found[kind].add((site, sink.site))
-        elif alias != sink.site:
+            alias = sink.site if behind else aliases.first_input(sink)
+        if alias != sink.site:
             found[AUTOGRAD if sink.has_grad else DATA].add((alias, sink.site))
     for kind, pair in said.to_sites():
         found[kind].add(pair)

@@ -21,7 +21,7 @@ containers AS (
     FROM paths
     GROUP BY ALL
 )
-SELECT site, name, tensor_class, module, module_class, place, call, aliases, first_step
+SELECT site, name, tensor_class, module, module_class, place, call, kind, aliases, first_step
 FROM sites
 LEFT JOIN calls USING (module, call)
 LEFT JOIN modules USING (module)

@@ -1,3 +1,4 @@
+import { colourOf } from "../roles";
 import type { GraphAnswer, ModuleInfo, SiteInfo } from "./answer";
 import { type Edges, readEdges } from "./edges";
 import { arrangeChildren } from "./fold";
@@ -54,7 +55,6 @@ export interface Graph {
 }
 
 const MOST_PILLS = 12;
-const TENSOR_COLOURS = new Set(["input", "target", "loss", "hidden"]);
 
 /** Repeated modules are folded, unless their sites are marked otherwise. */
 export function buildGraph(
@@ -151,7 +151,7 @@ class Builder {
       index: this.vertices.length,
       site,
       name: info.name,
-      colour: isTensor ? tensorColour(kind, seenAs) : info.tensor_class,
+      colour: isTensor && seenAs === "loss" ? "loss" : colourOf({ ...info, kind }),
       role: role || info.place || info.name,
       port: isPort ? (info.tensor_class === "input" ? "in" : "out") : "inner",
       box,
@@ -228,11 +228,6 @@ class Builder {
     const isOwned = ["parameter", "buffer"].includes(this.vertices[vertex]!.colour);
     return isOwned ? this.vertices.length + vertex : vertex;
   }
-}
-
-function tensorColour(kind: string, seenAs: string): string {
-  if (seenAs === "loss") return "loss";
-  return TENSOR_COLOURS.has(kind) ? kind : "tensor";
 }
 
 /** A module's name within another's: `attn` of `blocks.0.attn` in `blocks.0`. */

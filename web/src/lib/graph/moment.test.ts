@@ -104,6 +104,13 @@ describe("presence", () => {
     expect(at(1).lacksSinks.size).toBe(0);
   });
 
+  it("lacks nothing at the first where what it comes from was there before it", () => {
+    const sources = graph.edges.source.filter((_, i) => graph.edges.isBack[i] === 1);
+    expect(sources.length).toBeGreaterThan(0);
+    const initial = Array.from(sources, (source): Row => [graph.vertices[source]!.site, -1, 3]);
+    expect(at(0, [...initial, ...rows]).lacksSources.size).toBe(0);
+  });
+
   it("knows that a loss after all iterations depends on the last", () => {
     expect(at(2).lacksSinks.size).toBe(0);
     const noLoop = rows.filter(([site]) => site !== 1);

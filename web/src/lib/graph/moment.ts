@@ -15,6 +15,8 @@ export interface Picked {
   isAnywhere: Uint8Array;
   /** 1 where a site was seen once in a step of several iterations, before or after them all. */
   isOutside: Uint8Array;
+  /** 1 where a site has a row from before the first iteration. */
+  isInitial: Uint8Array;
 }
 
 /** The rows of one iteration, or of each site's last for null. */
@@ -25,11 +27,13 @@ export function pickRows(moment: Moment, iteration: number | null, iterations: n
   const row = new Int32Array(highest + 1).fill(-1);
   const times = new Int32Array(highest + 1);
   const last = new Int32Array(highest + 1);
+  const isInitial = new Uint8Array(highest + 1);
   for (let i = 0; i < site.length; i++) {
     const at = site[i]!;
     const number = moment.iteration[i]!;
     if (times[at] === 0 || number >= moment.iteration[last[at]!]!) last[at] = i;
     if (number === iteration) row[at] = i;
+    if (number < 0) isInitial[at] = 1;
     times[at]!++;
   }
   const isAnywhere = Uint8Array.from(times, (count) => Number(count > 0));
@@ -40,7 +44,7 @@ export function pickRows(moment: Moment, iteration: number | null, iterations: n
     isOutside[at] = Number(isOnce && iterations > 1);
     if (iteration === null || iterations <= 1 || isOnce) row[at] = last[at]!;
   }
-  return { row, isAnywhere, isOutside };
+  return { row, isAnywhere, isOutside, isInitial };
 }
 
 /** Whether there is a number for anything, or a mark. */

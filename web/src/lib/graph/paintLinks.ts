@@ -165,11 +165,14 @@ function strokeAll(
   }
 }
 
-/** Dots where no gradient flows, dashes into the next iteration. */
-function dashOf({ link }: Line, { graph, camera }: Drawing): number[] {
-  const { isBack, edges } = link;
+/** Dots where no gradient flows, dashes into the next iteration. A line may lead upwards within an iteration too: to
+ * something in a box from what the box made, and stands outside of it. */
+export function dashOf(
+  { link: { edges } }: { link: Pick<Link, "edges"> },
+  { graph, camera }: Pick<Drawing, "graph" | "camera">,
+): number[] {
   if (camera.zoom < CURVES_FROM) return [];
-  if (isBack) return [7, 4];
+  if (edges.some((edge) => graph.edges.isBack[edge] === 1)) return [7, 4];
   return edges.every((edge) => graph.edges.kind[edge] === DATA) ? [2, 3] : [];
 }
 

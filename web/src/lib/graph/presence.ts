@@ -31,6 +31,8 @@ export function presenceOf(
   const isOwned = vertices.map(({ colour }) => OWNED.has(colour));
   const isThere = vertices.map(({ site }, i) => isOwned[i] || (picked.row[site] ?? -1) >= 0);
   const isOutside = vertices.map(({ site }, i) => isOwned[i] || picked.isOutside[site] === 1);
+  // What comes from the iteration before, at the first from before them all.
+  const wasThere = vertices.map(({ site }) => iteration > 0 || picked.isInitial[site] === 1);
   const last = iterations - 1;
   const hasSource = new Map<Item, boolean>();
   const hasSink = new Map<Item, boolean>();
@@ -43,7 +45,7 @@ export function presenceOf(
     // What is seen once after all iterations was made from the last of them.
     const isAfter = isOutside[sink] === true && !isOutside[source];
     const isActive = isThere[source]! && isThere[sink]! && !(isAfter && iteration !== last);
-    note(hasSource, lower, isBack ? isThere[sink]! && iteration > 0 : isActive || isAfter);
+    note(hasSource, lower, isBack ? isThere[sink]! && wasThere[source]! : isActive || isAfter);
     note(hasSink, upper, isBack ? isThere[source]! && iteration < last : isActive);
   }
   return {
