@@ -9,6 +9,7 @@ segment that is full is closed, forced to the disk by a thread, and the next one
 from __future__ import annotations
 
 import os
+import time
 from contextlib import suppress
 from errno import ENOENT
 from pathlib import Path
@@ -24,6 +25,10 @@ from backlight.store.packed import Heading, Packed, as_batch
 
 SEGMENT_BYTES: Final = 64 << 20
 """A segment that is larger is full."""
+
+
+_LOOK_SECS: Final = 0.5
+"""So often, at most, a file is looked at whether it is still there: that takes a while."""
 
 
 class StreamSeries:
@@ -45,6 +50,7 @@ class StreamSeries:
         self._next_segment = segment
         self._descriptor: int | None = None
         self._has_links = False  # as files have wherever they can be told to be deleted
+        self._looked_at = 0.0
         self._size_bytes = 0
         self._batches = 0
 
@@ -57,8 +63,8 @@ class StreamSeries:
         if self._size_bytes >= SEGMENT_BYTES:
             self._end_segment(is_last=False)
         descriptor = self._begin_segment() if self._descriptor is None else self._descriptor
-        if self._has_links and not os.fstat(descriptor).st_nlink:
-            raise FileNotFoundError(ENOENT, os.strerror(ENOENT), str(self.folder))
+        if self._has_links and time.monotonic() - self._looked_at > _LOOK_SECS:
+            self._look_for(descriptor)
         place = self._schema_crc, self._batches
         try:
             if native.can_write and isinstance(batch, Packed):
@@ -79,6 +85,12 @@ class StreamSeries:
         self._size_bytes += written_bytes
         self._batches += 1
         return written_bytes
+
+    def _look_for(self, descriptor: int) -> None:
+        """Raise where the file was deleted: what is written to it would be lost without a word."""
+        self._looked_at = time.monotonic()
+        if not os.fstat(descriptor).st_nlink:
+            raise FileNotFoundError(ENOENT, os.strerror(ENOENT), str(self.folder))
 
     def _begin_schema(self, schema: pa.Schema) -> None:
         self._columns = len(schema)
