@@ -152,6 +152,33 @@ def test_a_distribution_is_of_the_kind_and_the_iteration(
     expect(main).not_to_contain_text(re.compile("distribution (is )?of all"))
 
 
+@pytest.mark.parametrize("view", ["tensor", "pins"])
+def test_a_distribution_follows_another_kind_and_another_iteration(
+    page: Page, reader: RunReader, view: str
+) -> None:
+    page.goto(f"#/net/one/{view}?step=6&site=state&pin=state")
+    drawn = page.get_by_role("img", name=re.compile("Distribution of the value.* over steps"))
+    expect(drawn.first).to_be_visible()
+    assert [int(row["first_step"]) for row in saved(page, drawn.first)] == list(range(STEPS))
+    history = reader.history(site_of(reader, "state"), quantity="value").to_pylist()
+
+    def choose(label: str, option: str, asked: str) -> None:
+        with page.expect_response(re.compile(f"sketches.*{asked}"), timeout=5000) as waiting:
+            page.get_by_label(label, exact=True).select_option(option)
+        waiting.value.finished()
+        page.wait_for_timeout(300)
+
+    choose("Kind of step", "long", "kind=long")
+    assert [int(row["first_step"]) for row in saved(page, drawn.first)] == LONG
+    for iteration in (0, 2):
+        choose("Iteration", str(iteration), f"iteration={iteration}")
+        seen = [
+            row["max"] for row in history if row["step"] in LONG and row["iteration"] == iteration
+        ]
+        rows = saved(page, drawn.first)
+        assert [float(row["max"]) for row in rows] == pytest.approx(seen)
+
+
 def test_the_inspector_says_when_its_histogram_is_of_all_iterations(page: Page) -> None:
     page.goto("#/net/one/graph?step=6&site=state")
     inspector = page.get_by_role("complementary", name="Inspector")

@@ -206,6 +206,15 @@ def test_the_flow_is_of_the_sample(page: Page, reader: RunReader) -> None:
     expect(picture).to_have_count(0)
 
 
+def test_the_inspector_says_that_its_histogram_is_of_the_batch(page: Page) -> None:
+    page.goto(f"#/net/sampled/graph?step={STEP}&site=0:out.0&sample={SAMPLE}")
+    inspector = page.get_by_role("complementary", name="Inspector")
+    expect(inspector).to_contain_text(f"of sample {SAMPLE}")
+    expect(inspector.get_by_text("histogram of the batch").first).to_be_visible()
+    page.goto(f"#/net/sampled/graph?step={STEP}&site=0:out.0")
+    expect(inspector.get_by_text("histogram of")).to_have_count(0)
+
+
 def test_a_chosen_sample_stands_out_among_the_others(page: Page) -> None:
     page.goto(f"#/net/sampled/tensor?step={STEP}&site=0:out.0&tab=samples&sample={SAMPLE}")
     plot = page.get_by_role("figure", name="mean over steps").first
