@@ -17,13 +17,8 @@ export function fullRange(values: ArrayLike<number>): Range | null {
   return low <= high ? { low, high } : null;
 }
 
-/** The range between two quantiles of the finite values that `keep` lets pass; of a sample if there are many. */
-export function quantileRange(
-  values: ArrayLike<number>,
-  lowShare: number,
-  highShare: number,
-  keep: (value: number) => boolean = () => true,
-): Range | null {
+/** The finite values that `keep` lets pass, ascending; a sample of them if there are many. */
+function sortedSample(values: ArrayLike<number>, keep: (value: number) => boolean): Float64Array {
   const stride = Math.max(1, Math.floor(values.length / SAMPLE));
   const sample = new Float64Array(Math.ceil(values.length / stride));
   let count = 0;
@@ -31,10 +26,34 @@ export function quantileRange(
     const value = values[i]!;
     if (Number.isFinite(value) && keep(value)) sample[count++] = value;
   }
-  if (count === 0) return null;
-  const sorted = sample.subarray(0, count).sort();
+  return sample.subarray(0, count).sort();
+}
+
+/** The range between two quantiles of the finite values that `keep` lets pass; of a sample if there are many. */
+export function quantileRange(
+  values: ArrayLike<number>,
+  lowShare: number,
+  highShare: number,
+  keep: (value: number) => boolean = () => true,
+): Range | null {
+  const sorted = sortedSample(values, keep);
+  if (sorted.length === 0) return null;
   const at = (share: number) => sorted[Math.round(share * (sorted.length - 1))]!;
   return { low: at(lowShare), high: at(highShare) };
+}
+
+/** The greatest of the positive values that is not beyond a gap: no value before the last `share` of them is so
+ * many `times` greater than the one before it. */
+export function highestBeforeGap(
+  values: ArrayLike<number>,
+  share: number,
+  times: number,
+): number | null {
+  const sorted = sortedSample(values, (value) => value > 0);
+  for (let i = Math.floor((1 - share) * (sorted.length - 1)); i + 1 < sorted.length; i++) {
+    if (sorted[i + 1]! > times * sorted[i]!) return sorted[i]!;
+  }
+  return sorted.at(-1) ?? null;
 }
 
 /** So many times the range of its middle half beyond that half, a value is far from the others. */

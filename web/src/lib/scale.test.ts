@@ -27,6 +27,16 @@ describe("a scale", () => {
     expect(place(0, 0)).toBe(0);
   });
 
+  it("of magnitudes is not taken by the masks among them", () => {
+    const sites = Array.from({ length: 90 }, (_, i) => 10 ** (i / 30));
+    const { high, ends } = colourScale("magnitude", "log", [...sites, ...Array(10).fill(2e38)]);
+    expect(high).toBeLessThan(1000);
+    expect(ends[1].label).toMatch(/^≥/);
+    // What grows without end has no gap.
+    const growing = Array.from({ length: 100 }, (_, i) => 10 ** (i / 3));
+    expect(colourScale("magnitude", "log", growing).high).toBe(1e33);
+  });
+
   it("of magnitudes says that 0 has the colour of its lower end", () => {
     const lowest = (all: number[]) => colourScale("magnitude", "log", all).ends[0].label;
     expect(lowest(values)).toBe("1e-6");

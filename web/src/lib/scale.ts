@@ -1,6 +1,6 @@
 import type { RampName } from "./colour";
 import { formatShare, formatShort, formatTick } from "./format";
-import { fullRange, quantileRange, type Range, robustRange } from "./ranges";
+import { fullRange, highestBeforeGap, quantileRange, type Range, robustRange } from "./ranges";
 import type { StatisticKind } from "./statistics";
 import { logTicks, niceTicks } from "./ticks";
 
@@ -112,6 +112,9 @@ function linear(
 
 /** A few values that are so many times higher than all others would take the colours from them. */
 const FAR = 100;
+/** So would up to this share of them, such as masks of the lowest number there is, that are far higher still. */
+const MASKED = 0.15;
+const FARTHER = 1e6;
 
 function logarithmic(
   kind: StatisticKind,
@@ -121,7 +124,7 @@ function logarithmic(
   const isPositive = (value: number) => value > 0;
   const found = quantileRange(values, 0.002, 0.998, isPositive);
   const highest = full?.high ?? 1;
-  const common = found?.high ?? 1;
+  const common = Math.min(found?.high ?? 1, highestBeforeGap(values, MASKED, FARTHER) ?? 1);
   const high = highest > FAR * common ? common : Math.max(highest, common);
   const low = Math.min(found?.low ?? 0.1, high / 10);
   const base = Math.log(low);

@@ -47,12 +47,21 @@ def check(facts: Facts) -> Iterator[Suspicion]:
         where="optimizer",
         strength=min(strength, 0.95),
         step=facts.first_step(relative_updates(facts) > _SUSPECT),
-        why=f"A step changes the weights by {percent(size)} of their size, at a learning rate of "
-        f"{said(rate)}; a thousandth to a hundredth is usual. The loss goes from "
+        why=f"{_told(size, rate)} The loss goes from "
         f"{said(facts.loss.first)} to {said(facts.loss.last)}, at times up to "
         f"{said(facts.loss.highest)}.",
         try_this="Divide the learning rate by 10, or by more; warm it up.",
         evidence=tuple(facts.evidence(p, "rms", "update") for p in weights[:1]),
+    )
+
+
+def _told(size: float, rate: float) -> str:
+    """What is large: the steps, or the rate alone where it rose only later."""
+    if size < _SUSPECT:
+        return f"The learning rate is up to {said(rate)}, far above what is usual."
+    return (
+        f"A step changes the weights by {percent(size)} of their size, at a learning rate of "
+        f"{said(rate)}; a thousandth to a hundredth is usual."
     )
 
 
