@@ -89,7 +89,8 @@ export class HeldSteps {
 
   /** Selects the step so many before or after. */
   async walk(offset: number, isLive: boolean): Promise<void> {
-    const found = () => (this.row < 0 ? -1 : rowBeside(this.rows, this.row, offset));
+    const found = () =>
+      this.isOfKind && this.row >= 0 ? rowBeside(this.rows, this.row, offset) : -1;
     if (found() < 0) {
       await this.queued(async () => {
         if (found() < 0) await this.readAround();
