@@ -3,6 +3,8 @@ the step did."""
 
 from __future__ import annotations
 
+import weakref
+
 import pytest
 import torch
 from reading import find, observations, read
@@ -153,6 +155,75 @@ def test_an_inputs_gradient_is_the_total_over_its_consumers(root):
     for name in ("first:out.0", "left:in.0", "right:in.0"):
         (row,) = find(run.path, name, "grad")
         assert_is(row, total)
+
+
+class Branch(nn.Linear):
+    """A user's hook may change the gradient of what it returns before anybody else sees it."""
+
+    def __init__(self, change) -> None:
+        super().__init__(3, 3)
+        self.change = change
+        self.made: list[torch.Tensor] = []
+        self.kept: list[weakref.ref] = []
+
+    def forward(self, x):
+        out = super().forward(x)
+        out.register_hook(self._on_grad)
+        return out
+
+    def _on_grad(self, grad):
+        self.change(grad)
+        self.kept.append(weakref.ref(grad))
+        self.made.append(grad.clone())
+
+
+class Residual(nn.Module):
+    """The sum gives its gradient, the very same tensor, to the branch and to what is beside it."""
+
+    def __init__(self, change) -> None:
+        super().__init__()
+        self.branch, self.last = Branch(change), nn.Linear(3, 2)
+        self.made: list[torch.Tensor] = []
+
+    def forward(self, x):
+        total = self.branch(x) + x
+        total.register_hook(lambda grad: self.made.append(grad.clone()))
+        return self.last(total)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [lambda grad: None, lambda grad: grad.mul_(2), lambda grad: grad.data.mul_(2)],
+    ids=["as it was", "in place", "unseen by autograd"],
+)
+def test_a_gradient_that_two_tensors_share_is_that_of_both_unless_it_changes(root, change):
+    torch.manual_seed(0)
+    model = Residual(change)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with backlight.watch(model, optimizer, root=root, every=1) as run:
+        for _ in range(3):
+            optimizer.zero_grad()
+            model(torch.randn(4, 3)).square().sum().backward()
+            optimizer.step()
+    for site, made in (("last:in.0", model.made), ("branch:out.0", model.branch.made)):
+        rows = find(run.path, site, "grad")
+        assert [row["step"] for row in rows] == [0, 1, 2]
+        for row, grad in zip(rows, made, strict=True):
+            assert_is(row, grad)
+
+
+@pytest.mark.parametrize("has_update", [True, False])
+def test_no_gradient_is_kept_alive_beyond_its_step(root, has_update):
+    model = Residual(lambda grad: None)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with backlight.watch(model, optimizer, root=root, every=1) as run:
+        for _ in range(2):
+            with run.step():
+                model(torch.randn(4, 3)).square().sum().backward()
+                if has_update:
+                    optimizer.step()
+                    assert model.branch.kept[-1]() is None
+            assert model.branch.kept[-1]() is None
 
 
 def test_an_in_place_change_of_a_view_leaves_the_gradient_out_and_never_0(root):
