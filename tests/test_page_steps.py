@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
-from browser import WAIT_SECS, viewer, watched_page
+from browser import viewer, watched_page
 from playwright.sync_api import Browser, Page, Response, expect
 from sample_runs import SampleRun, stats_batch
 
@@ -26,8 +26,6 @@ LAST = EVERY * (RECORDED - 1)
 MOST_HELD = 3500
 
 TOLD = pa.schema([field for field in STEPS if field.name != "loss"])
-
-expect.set_options(timeout=WAIT_SECS * 1000)
 
 
 def long_run(root: Path, name: str) -> SampleRun:
