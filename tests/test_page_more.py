@@ -177,6 +177,16 @@ def test_sites_are_dragged_into_columns(page: Page) -> None:
     expect(columns.nth(0)).to_have_attribute("aria-label", "blocks.0.fc:out.0")
 
 
+def test_columns_stay_where_they_are_when_their_numbers_come(page: Page) -> None:
+    with held_back(page, "**/history*"):
+        page.goto("#/demo/full/pins?pin=blocks.0.norm:out.0&pin=blocks.0.fc:out.0")
+        expect(page.get_by_text("Loading the value.")).to_have_count(2)
+        before = middle_of(page.get_by_role("button", name="Unpin blocks.0.fc:out.0"))
+    for name in ("blocks.0.norm:out.0", "blocks.0.fc:out.0"):
+        expect(page.get_by_role("region", name=name)).to_contain_text("abs max")
+    assert middle_of(page.get_by_role("button", name="Unpin blocks.0.fc:out.0")) == before
+
+
 def test_shift_click_and_a_key_pin_and_the_graph_shows_it(page: Page) -> None:
     page.goto("#/demo/blocks/graph")
     canvas = wait_until_still(page, GRAPH)
@@ -518,6 +528,28 @@ def test_new_views_grow_while_a_run_is_written(browser: Browser, root: Path) -> 
         selector = "[aria-label='rms of all over steps'] canvas"
         before = picture(wait_until_drawn(page, selector))
         wait_for_other_picture(page, selector, before)
+
+
+def test_a_plot_that_has_grown_looks_like_one_that_is_opened_now(
+    browser: Browser, root: Path
+) -> None:
+    plot = "[aria-label='loss over steps'] canvas"
+    run = SampleRun(root, "demo", "grown", sites=4, seed=0)
+    run.append_step(0)
+    with viewer(root) as address, watched_page(browser, address) as (page, _):
+        page.goto("#/demo/grown/curves")
+        wait_until_drawn(page, plot)
+        for step in range(1, 6):
+            run.append_step(step)
+        with watched_page(browser, address) as (other, _):
+            other.goto("#/demo/grown/curves")
+            wait_until_drawn(other, plot)
+            opened_now = picture(wait_until_still(other, plot))
+        page.wait_for_function(
+            "([selector, other]) => document.querySelector(selector).toDataURL() === other",
+            arg=[plot, opened_now],
+        )
+    run.end("finished")
 
 
 def test_what_takes_long_is_named_in_its_place_and_moves_nothing_when_it_comes(page: Page) -> None:
