@@ -90,6 +90,8 @@ def test_a_click_changes_flows_and_maps_and_undo_brings_them_back(page: Page) ->
     before = [picture(wait_until_still(page, each)) for each in (FLOWS, grads)]
     page.mouse.click(*at(page, "Input", 3, 4))
     settle(page, 1)
+    # The pointer is still there, and what is said of the cell is of now.
+    expect(page.get_by_role("tooltip")).to_contain_text("value 1.000 (before")
     wait_for_other_picture(page, FLOWS, before[0])
     edited = own.inputs[:1].clone()
     edited[0, 0, 3, 4] = 1.0
