@@ -8,19 +8,32 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
+from weakref import WeakKeyDictionary
 
-from playwright.sync_api import Browser, ConsoleMessage, Locator, Page, Request, sync_playwright
+from playwright.sync_api import (
+    Browser,
+    ConsoleMessage,
+    Locator,
+    Page,
+    Request,
+    Route,
+    expect,
+    sync_playwright,
+)
 
 TESTS = Path(__file__).resolve().parent
 SOURCE = TESTS.parent / "src"
 BUNDLE = SOURCE / "backlight" / "serve" / "static" / "index.html"
 WAIT_SECS = 30.0
+
+expect.set_options(timeout=WAIT_SECS * 1000)
 
 _FLAGS = (
     "--no-sandbox --disable-gpu --disable-background-networking --disable-component-update "
@@ -106,6 +119,7 @@ class Watch:
 
     host: str
     faults: list[str] = field(default_factory=list)
+    unanswered: set[Request] = field(default_factory=set)
 
     def on_console(self, message: ConsoleMessage) -> None:
         """Note what the page complains about."""
@@ -113,10 +127,19 @@ class Watch:
             self.faults.append(f"console: {message.text}")
 
     def on_request(self, request: Request) -> None:
-        """Note what the page wants from elsewhere."""
+        """Note what the page wants, and whether that is elsewhere."""
         url = urlsplit(request.url)
         if url.scheme not in ("data", "blob") and url.netloc != self.host:
             self.faults.append(f"request to another host: {request.url}")
+        if request.resource_type != "eventsource":  # which has no end
+            self.unanswered.add(request)
+
+    def on_answer(self, request: Request) -> None:
+        """Note that the page has what it asked for, or never will."""
+        self.unanswered.discard(request)
+
+
+_watches: WeakKeyDictionary[Page, Watch] = WeakKeyDictionary()
 
 
 @contextmanager
@@ -128,15 +151,36 @@ def watched_page(browser: Browser, address: str, **options: Any) -> Iterator[tup
     )
     context.set_default_timeout(WAIT_SECS * 1000)
     page = context.new_page()
-    watch = Watch(urlsplit(address).netloc)
+    watch = _watches[page] = Watch(urlsplit(address).netloc)
     page.on("console", watch.on_console)
     page.on("request", watch.on_request)
+    page.on("requestfinished", watch.on_answer)
+    page.on("requestfailed", watch.on_answer)
     page.on("pageerror", lambda error: watch.faults.append(f"page error: {error}"))
     try:
         yield page, watch
     finally:
         context.close()
     assert not watch.faults, "\n".join(watch.faults)
+
+
+@contextmanager
+def held_back(page: Page, pattern: str | re.Pattern[str]) -> Iterator[list[Route]]:
+    """What is asked like this, and is not answered before the end."""
+    held: list[Route] = []
+    is_over = False
+
+    def hold(route: Route) -> None:
+        if is_over:
+            route.continue_()
+        else:
+            held.append(route)
+
+    page.route(pattern, hold)
+    yield held
+    is_over = True
+    for route in held:
+        route.continue_()
 
 
 def wait_until_drawn(page: Page, selector: str) -> Locator:
@@ -155,6 +199,29 @@ def wait_until_drawn(page: Page, selector: str) -> Locator:
         arg=selector,
     )
     return page.locator(selector).first
+
+
+def wait_for_answers(page: Page) -> None:
+    """Wait until the page has all that it asked for, and drew what it made of that."""
+    watch = _watches[page]
+    until = time.monotonic() + WAIT_SECS
+    quiet_frames = 0
+    while quiet_frames < 10:
+        assert time.monotonic() < until, f"not answered: {watch.unanswered}"
+        page.evaluate("() => new Promise(requestAnimationFrame)")
+        quiet_frames = 0 if watch.unanswered else quiet_frames + 1
+
+
+def wait_until_still(page: Page, selector: str) -> Locator:
+    """Wait until the page has all that it asked for, and the first canvas stays as it is."""
+    canvas = page.locator(selector).first
+    until = time.monotonic() + WAIT_SECS
+    before = None
+    while picture(canvas) != before:
+        assert time.monotonic() < until, f"{selector} changes all the time"
+        before = picture(canvas)
+        wait_for_answers(page)
+    return canvas
 
 
 def picture(canvas: Locator) -> str:

@@ -21,7 +21,7 @@ from playwright.sync_api import Browser, expect
 from small_runs import record
 
 from backlight.custom.pictures import picture_of
-from backlight.custom.runner import CustomFile, CustomFunction
+from backlight.custom.runner import LIMIT_SECS, CustomFile, CustomFunction
 from backlight.custom.selection import Selection
 from backlight.errors import BacklightError
 
@@ -60,7 +60,7 @@ def file(run: Path) -> Path:
 
 @pytest.fixture
 def custom(file: Path) -> Iterator[CustomFile]:
-    runner = CustomFile(file, limit_secs=4)
+    runner = CustomFile(file)
     yield runner
     runner.close()
 
@@ -116,7 +116,9 @@ def test_a_fault_tells_its_line(custom: CustomFile, run: Path) -> None:
 
 
 def test_what_takes_too_long_is_stopped_and_asked_again(custom: CustomFile, run: Path) -> None:
-    assert "took longer than 4 s" in custom.draw(run, Selection(step=4))["error"]
+    custom._limit_secs = 1
+    assert "took longer than 1 s" in custom.draw(run, Selection(step=4))["error"]
+    custom._limit_secs = LIMIT_SECS  # its process starts anew
     assert custom.draw(run, Selection(step=7))["kind"] == "html"
 
 
@@ -125,7 +127,8 @@ def test_the_newest_selection_does_not_wait_for_older_ones(custom: CustomFile, r
     drawn: dict[str, Any] = {}
     older = Thread(target=lambda: drawn.update(custom.draw(run, Selection(step=4))))
     older.start()
-    time.sleep(0.3)
+    while not custom._turn.locked():
+        time.sleep(0.01)
     assert custom.draw(run, Selection(step=7))["kind"] == "html"
     older.join()
     assert drawn["kind"] == "superseded"

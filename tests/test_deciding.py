@@ -340,10 +340,12 @@ class TestSlowDisk:
 
 def test_a_scribe_writes_in_order_and_waits_when_it_is_asked():
     written: list[int] = []
-    scribe: Scribe[int] = Scribe(lambda items: (time.sleep(0.002), written.extend(items)))
+    gate = threading.Event()
+    scribe: Scribe[int] = Scribe(lambda items: (gate.wait(20), written.extend(items)))
     for number in range(50):
         scribe.put(number, size=1)
     assert scribe.waiting_bytes > 0
+    gate.set()
     scribe.flush()
     assert written == list(range(50)) and scribe.is_idle and scribe.waiting_bytes == 0
     scribe.put(50)

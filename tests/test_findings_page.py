@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from browser import WAIT_SECS, viewer
+from browser import viewer
 from playwright.sync_api import Page, expect
 from torch import nn
 
@@ -18,7 +18,6 @@ from backlight.serve.findings import Diagnoses
 from backlight.store.reader import RunReader
 
 pytestmark = pytest.mark.slow
-expect.set_options(timeout=WAIT_SECS * 1000)
 
 
 def train(root: Path, name: str, *, is_broken: bool, steps: int = 40, wait_secs: float = 0) -> None:

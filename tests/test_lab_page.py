@@ -17,6 +17,7 @@ from browser import (
     process,
     viewer,
     wait_for_other_picture,
+    wait_until_still,
     watched_page,
 )
 from playwright.sync_api import Page, expect
@@ -69,7 +70,9 @@ def at(page: Page, label: str, row: int, column: int, size: int = 8) -> tuple[fl
 def read_cell(page: Page, label: str, row: int, column: int, size: int = 8) -> list[float]:
     """The value and the gradient that the page says of a cell."""
     page.mouse.move(*at(page, label, row, column, size))
-    text = page.get_by_role("tooltip").inner_text().replace("−", "-")
+    tip = page.get_by_role("tooltip")
+    expect(tip).to_contain_text(f", {row}, {column}")
+    text = tip.inner_text().replace("−", "-")
     return [float(each) for each in re.findall(r"(?:value|gradient) (-?[\d.e-]+)", text)]
 
 
@@ -83,10 +86,12 @@ def expected(x: torch.Tensor) -> tuple[float, torch.Tensor, torch.Tensor]:
 
 
 def test_a_click_changes_flows_and_maps_and_undo_brings_them_back(page: Page) -> None:
-    flows = page.locator(FLOWS)
-    before = picture(flows), picture(page.locator('canvas[aria-label="first grads"]'))
+    grads = 'canvas[aria-label="first grads"]'
+    before = [picture(wait_until_still(page, each)) for each in (FLOWS, grads)]
     page.mouse.click(*at(page, "Input", 3, 4))
     settle(page, 1)
+    # The pointer is still there, and what is said of the cell is of now.
+    expect(page.get_by_role("tooltip")).to_contain_text("value 1.000 (before")
     wait_for_other_picture(page, FLOWS, before[0])
     edited = own.inputs[:1].clone()
     edited[0, 0, 3, 4] = 1.0
@@ -103,7 +108,7 @@ def test_a_click_changes_flows_and_maps_and_undo_brings_them_back(page: Page) ->
         "before => document.querySelector('canvas[data-links]').toDataURL() === before",
         arg=before[0],
     )
-    assert picture(page.locator('canvas[aria-label="first grads"]')) == before[1]
+    assert picture(wait_until_still(page, grads)) == before[1]
     page.keyboard.press("Control+Shift+z")
     settle(page, 1)
 
@@ -131,6 +136,7 @@ def test_thresholds_and_groups_change_the_number_of_links(page: Page) -> None:
     assert many > 15
     page.get_by_label("Threshold by").select_option("share")
     page.get_by_label("Threshold", exact=True).fill("0")
+    expect(flows).not_to_have_attribute("data-links", "15")
     all_links = int(flows.get_attribute("data-links") or 0)
     page.get_by_label("Group first by").select_option("cell")
     page.wait_for_function(
@@ -153,7 +159,9 @@ def test_a_selected_cell_shows_all_that_reaches_it(page: Page) -> None:
     wait_for_other_picture(page, FLOWS, before)
     y, x_at = divmod(int(through.abs().argmax()), 8)
     page.mouse.move(*at(page, "input grads", y, x_at))
-    text = page.get_by_role("tooltip").inner_text().replace("−", "-")
+    tip = page.get_by_role("tooltip")
+    expect(tip).to_contain_text(f", {y}, {x_at}")
+    text = tip.inner_text().replace("−", "-")
     shown = float(re.findall(r"through the selection (-?[\d.e-]+)", text)[0])
     assert shown == pytest.approx(float(through[0, 0, y, x_at]), rel=2e-3)
     expect(page.get_by_label("Selection")).to_contain_text(f"0, {row}, {column}")
@@ -365,7 +373,7 @@ def test_a_recorded_run_is_shown_step_by_step(browser: Any, tmp_path: Path) -> N
         page.goto("/")
         expect(page.get_by_label("Step", exact=True)).to_have_value("2")
         expect(page.get_by_label("Selection")).to_contain_text("The 30 largest of")
-        last = picture(page.locator(FLOWS))
+        last = picture(wait_until_still(page, FLOWS))
         page.keyboard.press("ArrowLeft")
         expect(page.get_by_label("Step", exact=True)).to_have_value("1")
         wait_for_other_picture(page, FLOWS, last)

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from browser import WAIT_SECS, viewer, wait_until_drawn, watched_page
+from browser import held_back, viewer, wait_until_drawn, wait_until_still, watched_page
 from playwright.sync_api import Browser, Page, expect
 
 import backlight
@@ -21,8 +21,6 @@ pytestmark = pytest.mark.slow
 
 STEPS, ITERATIONS = 12, 3
 SITE = "(model):out.0"
-
-expect.set_options(timeout=WAIT_SECS * 1000)
 
 
 def record(root: Path, name: str) -> Path:
@@ -124,8 +122,7 @@ HATCHED = """selector => {
 
 
 def hatched(page: Page, selector: str) -> int:
-    page.locator(selector).first.wait_for()
-    page.wait_for_timeout(500)  # lines are drawn a moment after they are there
+    wait_until_still(page, selector)
     found: int = page.evaluate(HATCHED, selector)
     return found
 
@@ -145,6 +142,7 @@ def test_what_is_damaged_is_hatched(page: Page, view: str, selector: str) -> Non
     expect(note(page)).to_be_visible()
     assert hatched(page, selector) > 10
     page.goto(f"#/net/whole/{view}?site={SITE}")
+    expect(note(page)).to_have_count(0)
     assert hatched(page, selector) == 0
 
 
@@ -222,15 +220,11 @@ def test_the_tools_of_a_heatmap_are_all_seen(
 
 def test_an_age_is_told_when_it_is_known(browser: Browser, address: str) -> None:
     """While the steps are still on their way, a run is not as old as the calendar."""
-    with watched_page(browser, address) as (page, _):
-        held: list[Any] = []
-        page.route("**/net/whole/steps*", lambda route: held.append(route))
+    with watched_page(browser, address) as (page, _), held_back(page, "**/net/whole/steps*"):
         page.goto("#/net/whole/overview")
         status = page.locator("header .status")
         expect(status).to_contain_text("finished")
         assert re.search(r"now|\d+ (s|min)$", status.inner_text().strip()), status.inner_text()
-        for route in held:
-            route.continue_()
 
 
 def test_an_exported_file_has_single_iterations(

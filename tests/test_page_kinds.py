@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from browser import WAIT_SECS, viewer, watched_page
+from browser import viewer, wait_for_answers, wait_until_still, watched_page
 from playwright.sync_api import Browser, Locator, Page, expect
 
 import backlight
@@ -22,7 +22,6 @@ pytestmark = pytest.mark.slow
 
 STEPS, LONG = 12, [0, 3, 6, 9]
 GAP, SIDE = 8, 76  # pixels between a distribution and its histogram, and those of the histogram
-expect.set_options(timeout=WAIT_SECS * 1000)
 
 
 def record(root: Path, name: str, seed: int) -> RunReader:
@@ -99,11 +98,10 @@ def test_a_picture_over_steps_is_of_the_kind(page: Page, view: str, picture: str
     page.goto(f"#/net/one/{view}{mark}step=6")
     found = page.get_by_role("application", name=re.compile(picture))
     expect(found).to_be_visible()
+    wait_for_answers(page)
     assert steps_of(saved(page, found)) == list(range(STEPS))
     page.get_by_label("Kind of step").select_option("long")
-    with page.expect_response(re.compile("kind=long&|kind=long$")) as waiting:
-        waiting.value.finished()
-    page.wait_for_timeout(300)
+    wait_for_answers(page)
     assert steps_of(saved(page, found)) == LONG
 
 
@@ -120,6 +118,7 @@ def test_the_overview_marks_kinds_and_follows_the_chosen_one(page: Page) -> None
     expect(page.get_by_label("Kind of step")).to_have_value("long")
     expect(score.get_by_role("listitem")).to_have_count(0)
     expect(drawn["short"]).to_have_count(0)
+    wait_for_answers(page)
     rows = saved(page, score.locator(".plot"))
     assert [int(row["step"]) for row in rows] == LONG
 
@@ -135,6 +134,7 @@ def test_a_distribution_is_of_the_kind_and_the_iteration(
     page.goto(f"#/net/one/{view}?step=6&site=state&pin=state&kind=long&iteration=1")
     drawn = page.get_by_role("img", name=re.compile("Distribution of the value.* over steps"))
     expect(drawn.first).to_be_visible()
+    wait_for_answers(page)
     rows = saved(page, drawn.first)
     site = site_of(reader, "state")
     history = reader.history(site, quantity="value").to_pylist()
@@ -159,19 +159,16 @@ def test_a_distribution_follows_another_kind_and_another_iteration(
     page.goto(f"#/net/one/{view}?step=6&site=state&pin=state")
     drawn = page.get_by_role("img", name=re.compile("Distribution of the value.* over steps"))
     expect(drawn.first).to_be_visible()
+    wait_for_answers(page)
     assert [int(row["first_step"]) for row in saved(page, drawn.first)] == list(range(STEPS))
     history = reader.history(site_of(reader, "state"), quantity="value").to_pylist()
 
-    def choose(label: str, option: str, asked: str) -> None:
-        with page.expect_response(re.compile(f"sketches.*{asked}"), timeout=5000) as waiting:
-            page.get_by_label(label, exact=True).select_option(option)
-        waiting.value.finished()
-        page.wait_for_timeout(300)
-
-    choose("Kind of step", "long", "kind=long")
+    page.get_by_label("Kind of step", exact=True).select_option("long")
+    wait_for_answers(page)
     assert [int(row["first_step"]) for row in saved(page, drawn.first)] == LONG
     for iteration in (0, 2):
-        choose("Iteration", str(iteration), f"iteration={iteration}")
+        page.get_by_label("Iteration", exact=True).select_option(str(iteration))
+        wait_for_answers(page)
         seen = [
             row["max"] for row in history if row["step"] in LONG and row["iteration"] == iteration
         ]
@@ -198,6 +195,7 @@ def test_compared_scalars_are_of_the_kind(page: Page) -> None:
     page.goto("#/net/one/compare?with=net/other&kind=long")
     plot = page.get_by_role("figure", name="score over steps").locator(".plot")
     expect(plot).to_be_visible()
+    wait_for_answers(page)
     rows = saved(page, plot.first)
     assert [int(row["step"]) for row in rows] == LONG
 
@@ -235,7 +233,7 @@ def test_an_exported_file_keeps_a_distribution_apart_from_its_histogram(
         page.goto(f"{file}#/net/one/tensor?step=6&site=state&kind=long")
         drawn = page.get_by_role("img", name="Distribution of the value over steps")
         expect(drawn).to_be_visible()
-        page.wait_for_timeout(300)
+        wait_until_still(page, "[aria-label^='Distribution of the value over steps'] canvas")
         # Between the steps and the histogram at their right there is nothing.
         found = drawn.locator("canvas").first.evaluate(
             """(canvas, [gap, side]) => {

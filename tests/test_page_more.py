@@ -13,16 +13,18 @@ from urllib.parse import quote
 import pytest
 import torch
 from browser import (
-    WAIT_SECS,
+    held_back,
     picture,
     training,
     viewer,
+    wait_for_answers,
     wait_for_other_picture,
     wait_until_drawn,
+    wait_until_still,
     watched_page,
 )
 from graph_runs import block_tree, varied_tree, write_graph_run
-from playwright.sync_api import Browser, Locator, Page, Route, expect
+from playwright.sync_api import Browser, Locator, Page, expect
 from sample_runs import SampleRun, write_sample_run
 from small_runs import record as record_small
 
@@ -34,8 +36,6 @@ pytestmark = pytest.mark.slow
 HOSTILE = "<img src=x onerror=alert(1)>"
 GRAPH = "[role=application][aria-label^='Graph of'] > canvas"
 CELLS = "[role=img][aria-label^='Heatmap of'] canvas"
-
-expect.set_options(timeout=WAIT_SECS * 1000)
 
 
 @pytest.fixture(scope="module")
@@ -144,7 +144,7 @@ def test_tensors_are_pinned_side_by_side(page: Page) -> None:
     page.get_by_label("Quantity").select_option("grad")
     grad = "[aria-label^='Distribution of the grad of blocks.0.attn:out.0'] canvas"
     wait_until_drawn(page, grad)
-    assert picture(page.locator(grad)) != before
+    wait_for_other_picture(page, grad, before)
     page.get_by_role("button", name="Unpin blocks.0.norm:out.0").click()
     expect(page.get_by_role("region", name="blocks.0.norm:out.0")).to_be_hidden()
     page.go_back()
@@ -177,10 +177,19 @@ def test_sites_are_dragged_into_columns(page: Page) -> None:
     expect(columns.nth(0)).to_have_attribute("aria-label", "blocks.0.fc:out.0")
 
 
+def test_columns_stay_where_they_are_when_their_numbers_come(page: Page) -> None:
+    with held_back(page, "**/history*"):
+        page.goto("#/demo/full/pins?pin=blocks.0.norm:out.0&pin=blocks.0.fc:out.0")
+        expect(page.get_by_text("Loading the value.")).to_have_count(2)
+        before = middle_of(page.get_by_role("button", name="Unpin blocks.0.fc:out.0"))
+    for name in ("blocks.0.norm:out.0", "blocks.0.fc:out.0"):
+        expect(page.get_by_role("region", name=name)).to_contain_text("abs max")
+    assert middle_of(page.get_by_role("button", name="Unpin blocks.0.fc:out.0")) == before
+
+
 def test_shift_click_and_a_key_pin_and_the_graph_shows_it(page: Page) -> None:
     page.goto("#/demo/blocks/graph")
-    canvas = wait_until_drawn(page, GRAPH)
-    page.wait_for_timeout(300)
+    canvas = wait_until_still(page, GRAPH)
     before = picture(canvas)
     canvas.hover()
     page.mouse.move(*middle_of(canvas))
@@ -191,7 +200,7 @@ def test_shift_click_and_a_key_pin_and_the_graph_shows_it(page: Page) -> None:
     page.mouse.move(300, 100)
     wait_for_other_picture(page, GRAPH, before)
     page.goto("#/demo/blocks/graph?site=head:out.0")
-    wait_until_drawn(page, GRAPH)
+    expect(page.get_by_role("complementary", name="Inspector")).to_contain_text("head:out.0")
     page.keyboard.press("p")
     expect(page).to_have_url(re.compile("pin=head"))
     page.keyboard.press("p")
@@ -200,8 +209,7 @@ def test_shift_click_and_a_key_pin_and_the_graph_shows_it(page: Page) -> None:
 
 def test_a_node_is_dragged_from_the_graph_into_the_pins(page: Page) -> None:
     page.goto("#/demo/blocks/graph?pin=head:out.0")
-    canvas = wait_until_drawn(page, GRAPH)
-    page.wait_for_timeout(300)
+    canvas = wait_until_still(page, GRAPH)
     page.mouse.move(*middle_of(canvas))
     page.keyboard.down("Shift")
     page.mouse.down()
@@ -336,8 +344,7 @@ def test_a_distribution_and_a_histogram_are_saved(page: Page) -> None:
 )
 def test_heatmap_and_graph_are_saved_from_their_menu(page: Page, place: str, drawn: str) -> None:
     page.goto(f"#/demo/{place}")
-    canvas = wait_until_drawn(page, drawn)
-    page.wait_for_timeout(300)
+    canvas = wait_until_still(page, drawn)
     for item, begins in (("CSV", b"site,"), ("PNG", b"\x89PNG"), ("SVG", b"<svg")):
         page.mouse.click(*middle_of(canvas), button="right")
         found = downloaded(page, f"Save as {item}")
@@ -366,7 +373,7 @@ def test_a_menu_is_used_with_the_keyboard(page: Page) -> None:
 
 def test_a_drag_zooms_into_the_heatmap_and_back_undoes_it(page: Page) -> None:
     page.goto("#/demo/full/heatmap")
-    canvas = wait_until_drawn(page, CELLS)
+    canvas = wait_until_still(page, CELLS)
     box = canvas.bounding_box()
     assert box
     page.mouse.move(box["x"] + box["width"] * 0.25, box["y"] + 40)
@@ -383,7 +390,7 @@ def test_a_drag_zooms_into_the_heatmap_and_back_undoes_it(page: Page) -> None:
 
 def test_a_link_shows_the_rows_that_were_zoomed_into(page: Page) -> None:
     page.goto("#/demo/full/heatmap")
-    canvas = wait_until_drawn(page, CELLS)
+    canvas = wait_until_still(page, CELLS)
     labels = page.locator(".grid .labels")
     whole = labels.inner_text()
     box = canvas.bounding_box()
@@ -393,7 +400,8 @@ def test_a_link_shows_the_rows_that_were_zoomed_into(page: Page) -> None:
     page.mouse.move(box["x"] + box["width"] * 0.5, box["y"] + box["height"] * 0.75, steps=4)
     page.mouse.up()
     expect(page).to_have_url(re.compile("top=.*bottom="))
-    expect(labels).not_to_have_text(whole)
+    expect(labels).not_to_have_text(whole, use_inner_text=True)
+    wait_until_still(page, CELLS)
     zoomed, link = labels.inner_text(), page.url
     page.go_back()
     expect(labels).to_have_text(whole, use_inner_text=True)
@@ -468,7 +476,7 @@ def test_a_run_full_of_nan_is_shown_by_every_view(browser: Browser, root: Path) 
         for view in ("overview", "heatmap", "tensor", "pins", "curves", "log", "calls"):
             page.goto(f"#/demo/nan/{view}?site=blocks.0.attn:out.0&pin=blocks.0.attn:out.0")
             expect(page.locator("main > *").first).to_be_visible()
-            page.wait_for_timeout(250)
+            wait_for_answers(page)
         page.goto("#/demo/nan/curves")
         expect(page.get_by_label("loss over steps", exact=True)).to_contain_text("NaN")
 
@@ -522,17 +530,35 @@ def test_new_views_grow_while_a_run_is_written(browser: Browser, root: Path) -> 
         wait_for_other_picture(page, selector, before)
 
 
+def test_a_plot_that_has_grown_looks_like_one_that_is_opened_now(
+    browser: Browser, root: Path
+) -> None:
+    plot = "[aria-label='loss over steps'] canvas"
+    run = SampleRun(root, "demo", "grown", sites=4, seed=0)
+    run.append_step(0)
+    with viewer(root) as address, watched_page(browser, address) as (page, _):
+        page.goto("#/demo/grown/curves")
+        wait_until_drawn(page, plot)
+        for step in range(1, 6):
+            run.append_step(step)
+        with watched_page(browser, address) as (other, _):
+            other.goto("#/demo/grown/curves")
+            wait_until_drawn(other, plot)
+            opened_now = picture(wait_until_still(other, plot))
+        page.wait_for_function(
+            "([selector, other]) => document.querySelector(selector).toDataURL() === other",
+            arg=[plot, opened_now],
+        )
+    run.end("finished")
+
+
 def test_what_takes_long_is_named_in_its_place_and_moves_nothing_when_it_comes(page: Page) -> None:
-    held: list[Route] = []
-    page.route("**/heatmap*", lambda route: held.append(route))
-    page.route("**/history*", lambda route: held.append(route))
-    page.goto("#/demo/plain/overview?site=blocks.0.attn:out.0")
-    expect(page.get_by_text("Loading the gradients of all sites.")).to_be_visible()
-    expect(page.get_by_text("Loading the value.")).to_be_visible()
-    scalars = page.get_by_role("heading", name="Scalars")
-    before = scalars.bounding_box()
-    for route in held:
-        route.continue_()
+    with held_back(page, re.compile("/(heatmap|history)")):
+        page.goto("#/demo/plain/overview?site=blocks.0.attn:out.0")
+        expect(page.get_by_text("Loading the gradients of all sites.")).to_be_visible()
+        expect(page.get_by_text("Loading the value.")).to_be_visible()
+        scalars = page.get_by_role("heading", name="Scalars")
+        before = scalars.bounding_box()
     expect(page.get_by_role("img", name="Heatmap of the grad")).to_be_visible()
     expect(page.get_by_text("Loading the")).to_have_count(0)
     assert scalars.bounding_box() == before

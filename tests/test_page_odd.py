@@ -8,14 +8,13 @@ from pathlib import Path
 
 import pytest
 import torch
-from browser import WAIT_SECS, viewer
+from browser import viewer, wait_for_answers
 from playwright.sync_api import Page, expect
 from torch import nn
 
 import backlight
 
 pytestmark = pytest.mark.slow
-expect.set_options(timeout=WAIT_SECS * 1000)
 
 TURNED = "first\u202elayer"
 LEGIBLE = r"first\u202elayer"
@@ -125,8 +124,8 @@ def test_the_key_names_every_line_of_a_loop(page: Page) -> None:
     # The memory was made by the cell, also where the loop is gone through once.
     expect(page.get_by_text(re.compile("^memory depends on [1-9]"))).to_have_count(1)
     page.goto("#/odd/loop/graph?step=1&iteration=0&site=memory")
-    expect(page).to_have_url(re.compile("iteration=0"))
-    page.wait_for_timeout(500)
+    expect(page.get_by_label("Iteration", exact=True)).to_have_value("0")
+    wait_for_answers(page)
     # The first iteration starts from a memory that was recorded, or from none.
     expect(key).not_to_contain_text("missing here")
     page.goto("#/odd/bare/graph?step=1&iteration=0&site=memory")

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from browser import WAIT_SECS, viewer, wait_until_drawn, watched_page
+from browser import viewer, wait_until_still, watched_page
 from playwright.sync_api import Browser, Locator, Page, expect
 from torch import nn
 
@@ -28,8 +28,6 @@ STEP = 3
 SAMPLE = "1"
 GRAPH = "[role=application][aria-label^='Graph of'] > canvas"
 CELLS = "[role=img][aria-label^='Heatmap of'] canvas"
-
-expect.set_options(timeout=WAIT_SECS * 1000)
 
 
 class Residual(nn.Module):
@@ -108,8 +106,7 @@ def numbers_of(reader: RunReader, statistic: str, sample: str | None) -> dict[st
 def test_the_graph_shows_the_sample_and_then_the_batch(page: Page, reader: RunReader) -> None:
     page.goto(f"#/net/sampled/graph?step={STEP}&quantity=grad&statistic=norm&sample={SAMPLE}")
     expect(page.get_by_role("application", name=re.compile("grad, norm, sample 1"))).to_be_visible()
-    canvas = wait_until_drawn(page, GRAPH)
-    page.wait_for_timeout(300)
+    canvas = wait_until_still(page, GRAPH)
     rows = saved(page, canvas)
     expected = numbers_of(reader, "norm", SAMPLE)
     whole = numbers_of(reader, "norm", None)
@@ -121,7 +118,7 @@ def test_the_graph_shows_the_sample_and_then_the_batch(page: Page, reader: RunRe
     page.keyboard.press(",")
     expect(page.get_by_label("Sample", exact=True)).to_have_value("")
     expect(page.get_by_role("application", name=re.compile("grad, norm. Arrow"))).to_be_visible()
-    page.wait_for_timeout(300)
+    wait_until_still(page, GRAPH)
     for row in saved(page, canvas):
         assert float(row["value"]) == whole[row["site"]]
 
@@ -130,7 +127,7 @@ def test_the_graph_says_what_it_does_not_have_of_a_sample(page: Page) -> None:
     statement = page.get_by_role("main").get_by_role("status")
     page.goto(f"#/net/sampled/graph?step={STEP}&statistic=dead_share&sample={SAMPLE}")
     expect(statement.get_by_text("dead is told of whole batches alone")).to_be_visible()
-    canvas = wait_until_drawn(page, GRAPH)
+    canvas = wait_until_still(page, GRAPH)
     assert saved(page, canvas) == []
     page.goto(f"#/net/sampled/graph?step={STEP}&quantity=update&sample={SAMPLE}")
     expect(statement.get_by_text("update is of parameters, which have no samples")).to_be_visible()
@@ -148,7 +145,7 @@ def test_the_graph_says_what_it_does_not_have_of_a_sample(page: Page) -> None:
 def test_the_heatmap_shows_the_sample(page: Page, reader: RunReader) -> None:
     page.goto(f"#/net/sampled/heatmap?step={STEP}&quantity=grad&statistic=norm&sample={SAMPLE}")
     expect(page.get_by_role("application", name=re.compile("grad, norm, sample 1"))).to_be_visible()
-    rows = saved(page, wait_until_drawn(page, CELLS))
+    rows = saved(page, wait_until_still(page, CELLS))
     expected = numbers_of(reader, "norm", SAMPLE)
     assert {row["site"] for row in rows} == set(expected)
     for row in rows:

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from browser import WAIT_SECS, viewer, wait_until_drawn, watched_page
-from playwright.sync_api import Browser, Page, Route, expect
+from browser import held_back, viewer, wait_until_drawn, wait_until_still, watched_page
+from playwright.sync_api import Browser, Page, expect
 from sample_runs import write_sample_run
 from torch import nn
 
@@ -22,8 +22,6 @@ pytestmark = pytest.mark.slow
 
 HOSTILE = "<img src=x onerror=alert(1)>"
 STEPS, CHANGED = 12, 7
-
-expect.set_options(timeout=WAIT_SECS * 1000)
 
 
 class Block(nn.Module):
@@ -264,8 +262,7 @@ def test_compare_draws_both_graphs_as_one(page: Page, root: Path) -> None:
     page.goto("#/net/base/compare?with=net/hot&compare=structure")
     same = page.get_by_role("application", name=union_label(page, "base", "hot", root))
     expect(same).to_have_accessible_name(re.compile(r"tensors in both, 0 only in net/base, 0 only"))
-    wait_until_drawn(page, UNION)
-    page.wait_for_timeout(300)
+    wait_until_still(page, UNION)
     plain = in_colour(page, "--line-1")
     page.goto("#/net/base/compare?with=net/deep&compare=structure")
     expect(
@@ -273,7 +270,7 @@ def test_compare_draws_both_graphs_as_one(page: Page, root: Path) -> None:
     ).to_be_visible()
     page.get_by_role("button", name="open what differs").click()
     expect(page).to_have_url(re.compile("toggled="))
-    page.wait_for_timeout(500)
+    wait_until_still(page, UNION)
     assert in_colour(page, "--line-1") > plain + 100
     page.locator(UNION).click(button="right", position={"x": 5, "y": 5})
     with page.expect_download() as download:
@@ -299,12 +296,12 @@ def test_compare_goes_from_difference_to_difference(page: Page) -> None:
     page.get_by_role("button", name="open what differs").click()
     which = page.get_by_role("status", name="Difference")
     expect(which).to_have_text("blocks.1.gate 1 of 5")
-    page.wait_for_timeout(500)
+    wait_until_still(page, UNION)
     framed = in_colour(page, "--line-1")
     # The key works on the button too, which is another one by now.
     page.keyboard.press("d")
     expect(which).to_have_text("blocks.4.gate 2 of 5")
-    page.wait_for_timeout(500)
+    wait_until_still(page, UNION)
     assert in_colour(page, "--line-1") == pytest.approx(framed, rel=0.2)
     page.keyboard.press("Shift+D")
     page.keyboard.press("Shift+D")
@@ -313,14 +310,13 @@ def test_compare_goes_from_difference_to_difference(page: Page) -> None:
     expect(which).to_have_text("blocks.1.gate 1 of 5")
     # One is larger than all five are where the whole picture is seen.
     page.get_by_role("button", name="fit", exact=True).click()
-    page.wait_for_timeout(500)
+    wait_until_still(page, UNION)
     assert framed > 1.5 * in_colour(page, "--line-1")
 
 
 def test_a_click_in_the_picture_of_both_selects_the_site(page: Page) -> None:
     page.goto("#/net/base/compare?with=net/deep&compare=structure")
-    canvas = wait_until_drawn(page, UNION)
-    page.wait_for_timeout(300)
+    canvas = wait_until_still(page, UNION)
     box = canvas.bounding_box()
     assert box
     page.mouse.click(box["x"] + box["width"] / 2, box["y"] + box["height"] * 0.3)
@@ -362,14 +358,11 @@ def test_compare_from_the_list_and_from_a_run(page: Page) -> None:
 def test_a_run_is_left_before_the_code_of_its_view_is_there(page: Page) -> None:
     page.goto("#/net/base/overview")
     page.get_by_role("main", name="Overview").wait_for()
-    held: list[Route] = []
-    page.route("**/assets/Compare*.js", lambda route: held.append(route))
-    with page.expect_request("**/assets/Compare*.js"):
-        page.goto("#/net/base/compare?with=net/hot")
-    page.goto("#/net/deep/overview")
-    expect(page.get_by_role("main", name="Overview")).to_be_visible()
-    for route in held:
-        route.continue_()
+    with held_back(page, "**/assets/Compare*.js"):
+        with page.expect_request("**/assets/Compare*.js"):
+            page.goto("#/net/base/compare?with=net/hot")
+        page.goto("#/net/deep/overview")
+        expect(page.get_by_role("main", name="Overview")).to_be_visible()
     page.keyboard.press("c")
     expect(page.get_by_role("button", name="net / hot")).to_be_visible()
 

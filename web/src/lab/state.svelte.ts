@@ -305,8 +305,8 @@ export class LabState {
       this.sample = header.sample;
       this.edits = header.edits;
       this.undone = [];
+      void this.ask(); // at once: until then the numbers are of other edits
     });
-    await this.ask();
   }
 
   async forget(name: string): Promise<void> {

@@ -26,9 +26,10 @@ class SelectionState {
     this.set(part, false);
   }
 
-  /** Changes something that is moved through rather than chosen: a whole movement is one entry. */
-  scrub(part: Partial<Selection>): void {
-    const isSameMovement = performance.now() - this.scrubbedAt < SCRUB_MS;
+  /** Changes something that is moved through rather than chosen: a whole movement is one entry, also where
+   * something had to be loaded since it was `wantedAt`. */
+  scrub(part: Partial<Selection>, wantedAt = performance.now()): void {
+    const isSameMovement = wantedAt - this.scrubbedAt < SCRUB_MS;
     this.scrubbedAt = performance.now();
     this.set(part, isSameMovement);
   }

@@ -89,6 +89,7 @@ export class HeldSteps {
 
   /** Selects the step so many before or after. */
   async walk(offset: number, isLive: boolean): Promise<void> {
+    const wantedAt = performance.now();
     const found = () =>
       this.isOfKind && this.row >= 0 ? rowBeside(this.rows, this.row, offset) : -1;
     if (found() < 0) {
@@ -99,7 +100,7 @@ export class HeldSteps {
     const row = found();
     if (row < 0) return;
     const isNewest = row === this.rows.step.length - 1 && offset > 0 && isLive;
-    selection.scrub({ step: isNewest ? null : this.rows.step[row]! });
+    selection.scrub({ step: isNewest ? null : this.rows.step[row]! }, wantedAt);
   }
 
   /** The recorded step nearest to one; where that is not known, this itself. */
