@@ -113,6 +113,31 @@ def test_neurons_are_chosen_by_name(root):
     assert kept(run.path, 0, "2:out.0").array.shape == (2, 1)
 
 
+def test_raw_values_take_as_many_bytes_as_they_may(root):
+    model = nn.Sequential(nn.Linear(500, 4000), nn.Linear(4000, 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    x, sizes = torch.randn(100, 500), {}
+    for given in (None, 100_000, (100_000, 250_000), 8 << 20):
+        with backlight.watch(
+            model, optimizer, root=root, every=1, samples=100, neurons=10**6, value_bytes=given
+        ) as run:
+            for _ in range(4):
+                train_once(model, optimizer, x)
+        sizes[given] = [file.stat().st_size for file in sorted(run.path.glob("values/*"))]
+    assert max(sizes[None]) <= 4 << 20 and len(sizes[None]) == 4
+    assert 30_000 < max(sizes[100_000]) <= 100_000 and len(sizes[100_000]) == 4
+    assert 150_000 < sum(sizes[100_000, 250_000]) <= 250_000
+    assert max(sizes[8 << 20]) > max(sizes[None])
+
+
+@pytest.mark.parametrize("wrong", [0, -1, 1.5, True, "4 MiB", (1,) * 3, (), (4, 0), [None, 1]])
+def test_a_number_of_bytes_that_is_none_is_refused_in_one_sentence(root, wrong):
+    model, optimizer = simple()
+    with pytest.raises(backlight.BacklightError, match=r"^value_bytes=[^\n]*: give [^\n]*\.$"):
+        backlight.watch(model, optimizer, root=root, samples=1, value_bytes=wrong)
+    assert not list(root.glob("*/*"))
+
+
 def edges(path: Path) -> set[tuple[str, str, str]]:
     names = {site["site"]: site["name"] for site in read(path, "sites")}
     found = set()

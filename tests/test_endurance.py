@@ -297,6 +297,25 @@ class TestDisks:
         assert len(told) == 1 and "stops recording" in told[0]
         assert not path.exists()
 
+    @pytest.mark.parametrize("options", [{"every": 1}, {"every": 2, "blackbox": 3}])
+    def test_what_cannot_be_written_is_not_captured(self, small_disk, options):
+        hooks = nn.modules.module._global_forward_hooks
+        counts = []
+        loop = mlp()
+        (model,) = loop.models.values()
+        model.register_forward_pre_hook(lambda module, args: counts.append(len(hooks)))
+        with (
+            pytest.warns(backlight.BacklightWarning, match="stops recording"),
+            backlight.watch(model, loop.optimizers, root=small_disk, samples=1, **options) as run,
+        ):
+            for step in range(10):
+                if step == 2:
+                    tell_mount("mount", "-t", "tmpfs", "-o", "ro", "tmpfs", str(run.path))
+                loop.step(step)
+                run.flush()
+        subprocess.run(["umount", "--lazy", str(run.path)], check=True)
+        assert all(counts[:2]) and not any(counts[-5:]), counts
+
     def test_a_limit_on_the_size_of_files(self, root):
         done = elsewhere(root, midway="limit('RLIMIT_FSIZE', 100_000)")
         assert os.strerror(errno.EFBIG) in done["told"][0] and len(done["told"]) == 1
@@ -436,6 +455,7 @@ def record(root: Path, what: str | None = None) -> tuple[Path, list[str]]:
                 told.append(str(error))
             torch.manual_seed(1)
             train()
+    assert {each.filename for each in caught} <= {__file__}  # whoever reads it finds the line
     return run.path, told + [str(each.message) for each in caught]
 
 

@@ -20,6 +20,7 @@ from backlight.errors import BacklightError
 from backlight.reduce.spec import GRAD, VALUE
 from backlight.samples import (
     SampleSelection,
+    ValueBytes,
     as_neurons,
     as_selection,
     balanced,
@@ -663,7 +664,7 @@ def observe_many(keeper, sizes, *, samples=8, step=0):
 )
 def test_a_file_is_never_larger_than_the_budget(tmp_path_factory, sizes, step_bytes, selection):
     assume(not (selection.rule == "positions" and min(selection.places) > 7))
-    keeper = ValueKeeper(selection, step_bytes=step_bytes)
+    keeper = ValueKeeper(selection, most_bytes=ValueBytes(step=step_bytes))
     keeper.begin(batch_size=8)
     keeper.data_indices([2**62 + place for place in range(8)])
     for site, size in enumerate(sizes):
@@ -680,7 +681,7 @@ def test_a_file_is_never_larger_than_the_budget(tmp_path_factory, sizes, step_by
 
 
 def test_the_largest_tensor_loses_neurons_first():
-    keeper = ValueKeeper(first(8), step_bytes=40_000)
+    keeper = ValueKeeper(first(8), most_bytes=ValueBytes(step=40_000))
     _, values = observe_many(keeper, [100, 4000, 100])
     assert [entry.array.shape for entry in values.entries] == [(8, 100), (8, 500), (8, 100)]
     assert keeper.left_out == {"neurons": 3500}
@@ -689,10 +690,10 @@ def test_the_largest_tensor_loses_neurons_first():
 
 
 def test_then_samples_are_lost_and_then_tensors():
-    keeper = ValueKeeper(first(8), step_bytes=6_000)
+    keeper = ValueKeeper(first(8), most_bytes=ValueBytes(step=6_000))
     _, values = observe_many(keeper, [60] * 4)
     assert [entry.samples for entry in values.entries] == [(0, 1, 2, 3)] * 2 + [(0, 1)] * 2
-    keeper = ValueKeeper(first(8), step_bytes=1_000)
+    keeper = ValueKeeper(first(8), most_bytes=ValueBytes(step=1_000))
     rows, values = observe_many(keeper, [60] * 4)
     assert [(entry.site, entry.samples) for entry in values.entries] == [(0, (0,))]
     assert keeper.left_out == {"samples": 7, "tensors": 3}
@@ -700,7 +701,7 @@ def test_then_samples_are_lost_and_then_tensors():
 
 
 def test_the_same_neurons_are_kept_in_every_step():
-    keeper = ValueKeeper(first(8), step_bytes=40_000)
+    keeper = ValueKeeper(first(8), most_bytes=ValueBytes(step=40_000))
     found = [observe_many(keeper, [4000, 4000, 300], step=step)[1] for step in range(3)]
     steps = [[entry.neuron_step for entry in values.entries] for values in found]
     assert steps[0] == steps[1] == steps[2]
@@ -710,14 +711,14 @@ def test_the_same_neurons_are_kept_in_every_step():
 
 
 def test_neurons_come_back_when_all_of_them_fit():
-    keeper = ValueKeeper(first(8), step_bytes=40_000)
+    keeper = ValueKeeper(first(8), most_bytes=ValueBytes(step=40_000))
     found = [observe_many(keeper, [1000] * 3)[1]]
     found += [observe_many(keeper, [1000])[1] for _ in range(2)]
     assert [values.entries[0].neuron_step for values in found] == [2, 2, 1]
 
 
 def test_what_the_last_step_could_not_keep_is_not_copied_again():
-    keeper = ValueKeeper(first(8), step_bytes=40_000)
+    keeper = ValueKeeper(first(8), most_bytes=ValueBytes(step=40_000))
     held = []
     for step in range(2):
         keeper.begin(batch_size=8)
@@ -728,13 +729,13 @@ def test_what_the_last_step_could_not_keep_is_not_copied_again():
 
 
 def test_a_tensor_that_became_smaller_is_kept_whole():
-    keeper = ValueKeeper(first(8), step_bytes=40_000)
+    keeper = ValueKeeper(first(8), most_bytes=ValueBytes(step=40_000))
     observe_many(keeper, [4000])
     assert observe_many(keeper, [100])[1].entries[0].neuron_step == 1
 
 
 def test_a_run_that_has_spent_its_budget_keeps_statistics_only():
-    keeper = ValueKeeper(first(8), run_bytes=30_000)
+    keeper = ValueKeeper(first(8), most_bytes=ValueBytes(run=30_000))
     found = [observe_many(keeper, [200], step=step) for step in range(8)]
     assert sum(values.data_bytes for _, values in found if values is not None) <= 30_000
     assert found[0][1].entries[0].array.shape == (8, 200)
@@ -743,7 +744,7 @@ def test_a_run_that_has_spent_its_budget_keeps_statistics_only():
 
 
 def test_what_is_held_until_the_step_ends_is_bounded():
-    keeper = ValueKeeper(highest_loss(1), step_bytes=10_000)
+    keeper = ValueKeeper(highest_loss(1), most_bytes=ValueBytes(step=10_000))
     keeper.begin(batch_size=32)
     most = 0
     for site in range(60):
@@ -767,7 +768,7 @@ def test_several_tensors_come_from_a_device_in_one_copy():
 
 
 def test_a_step_that_is_not_written_costs_nothing():
-    keeper = ValueKeeper(first(8), run_bytes=10_000)
+    keeper = ValueKeeper(first(8), most_bytes=ValueBytes(run=10_000))
     for step in range(8):
         _, values = observe_many(keeper, [200], step=step)
         assert values.entries[0].array.shape == (8, 200)
@@ -778,9 +779,9 @@ def test_a_step_that_is_not_written_costs_nothing():
 
 
 def test_what_fits_is_worked_out_again_when_something_has_changed():
-    keeper = ValueKeeper(first(8), step_bytes=40_000)
+    keeper = ValueKeeper(first(8), most_bytes=ValueBytes(step=40_000))
     for sizes in [[4000, 100], [4000, 100], [100, 4000], [4000], [4000, 4000]]:
-        fresh = ValueKeeper(first(8), step_bytes=40_000)
+        fresh = ValueKeeper(first(8), most_bytes=ValueBytes(step=40_000))
         want = [entry.array.shape for entry in observe_many(fresh, sizes)[1].entries]
         observe_many(keeper, sizes)
         found = observe_many(keeper, sizes)[1]  # the first time it was thinned as before
@@ -866,7 +867,7 @@ def test_neurons_by_the_names_of_sites_need_names():
 @pytest.mark.parametrize("kind", [torch.Tensor, Elsewhere])
 def test_chosen_neurons_are_thinned_like_others(tmp_path, kind):
     chosen = [3 * place for place in reversed(range(200))]
-    keeper = ValueKeeper(first(4), neurons=as_neurons(chosen), step_bytes=4000)
+    keeper = ValueKeeper(first(4), neurons=as_neurons(chosen), most_bytes=ValueBytes(step=4000))
     for step in range(2):  # in the second step they are thinned when they are seen
         keeper.begin()
         keeper.observe(torch.arange(4000.0).reshape(4, 1000).as_subclass(kind), 0, VALUE)
@@ -956,7 +957,7 @@ def test_of_samples_that_are_not_held_nothing_is_kept():
 
 def test_samples_that_were_chosen_early_can_be_chosen_from_again():
     seen = [fill(torch.float64, 8, 40, seed=site) for site in range(900)]
-    keeper = ValueKeeper(highest_loss(3), neurons=as_neurons(4), step_bytes=2000)
+    keeper = ValueKeeper(highest_loss(3), neurons=as_neurons(4), most_bytes=ValueBytes(step=2000))
     keeper.begin()
     for site, tensor in enumerate(seen):
         keeper.observe(tensor, site, VALUE)
@@ -974,7 +975,7 @@ def test_samples_that_were_chosen_early_can_be_chosen_from_again():
 
 def test_samples_whose_values_were_given_up_come_last():
     seen = [fill(torch.float32, 8, 60, seed=site) for site in range(40)]
-    keeper = ValueKeeper(first(8), step_bytes=3000)
+    keeper = ValueKeeper(first(8), most_bytes=ValueBytes(step=3000))
     keeper.begin()
     for site, tensor in enumerate(seen):
         keeper.observe(tensor, site, VALUE)
@@ -1006,7 +1007,7 @@ def test_the_choice_of_one_step_is_not_that_of_the_next():
 
 @pytest.mark.parametrize("kind", [torch.Tensor, Elsewhere])
 def test_what_is_held_for_a_later_choice_is_bounded(kind):
-    keeper = ValueKeeper(first(2), step_bytes=10_000)
+    keeper = ValueKeeper(first(2), most_bytes=ValueBytes(step=10_000))
     keeper.begin(batch_size=32, holds_all=True)
     seen = [fill(torch.float32, 32, 1000, seed=site) for site in range(30)]
     for site, tensor in enumerate(seen):
@@ -1035,7 +1036,9 @@ def test_what_is_held_for_a_later_choice_is_bounded(kind):
 def test_whatever_is_lost_what_is_kept_is_true(
     tmp_path_factory, sizes, step_bytes, selection, later, neurons, holds_all, is_elsewhere
 ):
-    keeper = ValueKeeper(selection, neurons=as_neurons(neurons), step_bytes=step_bytes)
+    keeper = ValueKeeper(
+        selection, neurons=as_neurons(neurons), most_bytes=ValueBytes(step=step_bytes)
+    )
     seen = [fill(torch.float32, 8, size, seed=site) for site, size in enumerate(sizes)]
     for step in range(2):
         keeper.begin(batch_size=8, holds_all=holds_all)

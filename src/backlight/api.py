@@ -40,6 +40,7 @@ def watch(
     blackbox: int = 0,
     samples: SampleSelection | int | Sequence[int] | None = None,
     neurons: int | Sequence[int] | Mapping[str, int | Sequence[int]] | None = None,
+    value_bytes: int | tuple[int, int] | None = None,
     resume: str | Path | None = None,
 ) -> Run:
     """Record what happens inside a model while it trains. The training loop stays as it is.
@@ -68,6 +69,8 @@ def watch(
         neurons: of those samples, keep these neurons: at most a number of them, evenly spread;
             positions in the flattened sample; or either by a regular expression of the site's
             name. By default at most 4096.
+        value_bytes: how many bytes the raw values of a step may take, or a pair, for a step and
+            for the run. By default 4 MiB and 1 GiB.
         resume: go on with this earlier run instead of beginning a new one.
 
     >>> import tempfile, torch, backlight
@@ -101,6 +104,7 @@ def watch(
         blackbox=blackbox,
         samples=samples,
         neurons=neurons,
+        value_bytes=value_bytes,
         resume=resume,
     )
 

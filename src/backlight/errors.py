@@ -10,6 +10,8 @@ from collections import Counter
 from types import TracebackType
 from typing import Final
 
+_NOT_THE_USERS: Final = frozenset({"backlight", "contextlib", "functools", "torch"})
+
 MOST_KINDS: Final = 64
 """So many kinds of faults are told: some have a number in them that is always another."""
 
@@ -114,6 +116,14 @@ class _Guarded:
 def tell(message: str) -> None:
     """Warn the user; where warnings are errors, only print: training must not end for ours."""
     try:
-        warnings.warn(message, BacklightWarning, stacklevel=4)
+        warnings.warn(message, BacklightWarning, stacklevel=1 + _frames_of_others())
     except BacklightWarning:
         print(f"backlight: {message}", file=sys.stderr)
+
+
+def _frames_of_others() -> int:
+    """How many calls lead from the user's line to here: those of this package, torch and so on."""
+    frame, count = sys._getframe(1), 0
+    while frame.f_back and frame.f_globals.get("__name__", "").partition(".")[0] in _NOT_THE_USERS:
+        frame, count = frame.f_back, count + 1
+    return count

@@ -249,6 +249,11 @@ class Journal:
         self._put_row("events", row)
         self._send()
 
+    @property
+    def is_stopped(self) -> bool:
+        """Whether nothing more is written: the disk has failed."""
+        return self._is_stopped
+
     def send_if_due(self, *, is_between_steps: bool = False) -> None:
         """Write what waits, if it has waited long enough or belongs to a step that is written."""
         is_late = is_between_steps and self._is_last_recorded

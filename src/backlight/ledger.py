@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections import deque
 from collections.abc import Callable
-from math import isfinite
-from typing import Any
+from math import inf, isfinite
+from typing import Any, Final
 
 import pyarrow as pa
 
@@ -22,6 +23,7 @@ from backlight.store.values import StepValues
 from backlight.telling import text as printable
 
 _perf = time.perf_counter
+_FOR_EVER: Final = (sys.maxsize, inf)
 
 
 class Ledger:
@@ -83,6 +85,8 @@ class Ledger:
 
     def lease(self, step: int, kind: str) -> tuple[int, float]:
         """For how many steps after one that is not wanted, and seconds, none is looked at."""
+        if self._journal.is_stopped:
+            return _FOR_EVER
         return (0, 0.0) if self.anomalies else lease(self._schedule, step, kind)
 
     def watch_for(self, anomaly: WatchedAnomaly) -> None:
@@ -93,9 +97,14 @@ class Ledger:
             self._course.leased_steps = 0
 
     def wants(self, step: int, kind: str) -> str | None:
-        """Why this step is recorded; None if it is not. The schedule is asked once for each."""
+        """Why this step is recorded; None if it is not. The schedule is asked once for each.
+
+        Once the disk has failed, none is.
+        """
         if self._course is not None and self._course.waiting:
             self.gather()
+        if self._journal.is_stopped:
+            return None
         if self._asked != (step, kind):
             self._reason = self._ask(step, kind)
             self._asked = step, kind

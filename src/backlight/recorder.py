@@ -42,7 +42,7 @@ from backlight.journal import Journal
 from backlight.ledger import Ledger
 from backlight.options import Options
 from backlight.own.statistic import Statistic, StatisticBook
-from backlight.samples import NeuronSelection, SampleSelection
+from backlight.samples import NeuronSelection, SampleSelection, ValueBytes
 from backlight.store.resume import read_progress
 from backlight.store.writer import RunWriter
 from backlight.telling import LOSS
@@ -95,6 +95,7 @@ class Recorder:
         options: Options,
         samples: SampleSelection | None,
         neurons: NeuronSelection | None,
+        value_bytes: ValueBytes,
         is_resumed: bool,
     ) -> None:
         self.path = path
@@ -108,6 +109,7 @@ class Recorder:
         self._keeper = ValueKeeper(
             samples,
             neurons=neurons,
+            most_bytes=value_bytes,
             site_name=self._sites.name_of,
             spent_bytes=earlier.value_bytes if earlier else 0,
         )
@@ -263,7 +265,8 @@ class Recorder:
             self._optimizers.end()
         was_captured = self._is_captured
         self._reason = self._ledger.wants(self._course.step + 1, kind)
-        self._is_captured = self._reason is not None or self.has_blackbox or decide
+        is_wanted = self._reason is not None or self.has_blackbox or decide
+        self._is_captured = is_wanted and not self._journal.is_stopped
         if not self._is_compiled and self._names.is_compiled():
             self.on_compiled()
         if self._is_captured:

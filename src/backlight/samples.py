@@ -1,6 +1,6 @@
 """Which samples of a batch have their raw values kept, and of them which neurons.
 
-It is what `backlight.watch(samples=, neurons=)` takes.
+It is what `backlight.watch(samples=, neurons=, value_bytes=)` takes.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import re
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from operator import index
-from typing import Any, Literal
+from typing import Any, Final, Literal, NamedTuple
 
 from backlight.errors import BacklightError
 
@@ -212,6 +212,38 @@ def _neurons(neurons: object) -> NeuronSelection:
     if places is None:
         raise _no_neurons(neurons)
     return NeuronSelection(places=places)
+
+
+class ValueBytes(NamedTuple):
+    """How many bytes the raw values of a step may take, and those of the run."""
+
+    step: int = 4 << 20
+    run: int = 1 << 30
+
+
+USUAL_BYTES: Final = ValueBytes()
+
+
+def as_value_bytes(given: object) -> ValueBytes:
+    """What `watch(value_bytes=…)` was given: for each step, or a pair, also for the run.
+
+    >>> as_value_bytes(None).step, as_value_bytes((1 << 20, 1 << 24)).run
+    (4194304, 16777216)
+    >>> as_value_bytes(2 << 30)
+    ValueBytes(step=2147483648, run=2147483648)
+    """
+    if given is None:
+        return USUAL_BYTES
+    numbers = given if isinstance(given, (tuple, list)) else (given,)
+    are_whole = all(isinstance(each, int) and not isinstance(each, bool) for each in numbers)
+    if not are_whole or len(numbers) not in (1, 2) or min(numbers) <= 0:
+        raise BacklightError(
+            f"value_bytes={_shown(given)} is no number of bytes: give how many the raw values of a "
+            "step may take, or a pair, for a step and for the run."
+        )
+    return ValueBytes(
+        numbers[0], numbers[1] if len(numbers) == 2 else max(USUAL_BYTES.run, numbers[0])
+    )
 
 
 def _pattern(pattern: object) -> str:

@@ -15,7 +15,7 @@ from backlight.capture.optimizer import check_models, check_optimizers, that_ste
 from backlight.errors import BacklightError, tell
 from backlight.options import check_options, run_folder, writing_to
 from backlight.run import Run, runs_under_way
-from backlight.samples import as_neurons, as_selection
+from backlight.samples import as_neurons, as_selection, as_value_bytes
 
 
 def start(
@@ -35,6 +35,7 @@ def start(
     blackbox: int,
     samples: Any,
     neurons: Any,
+    value_bytes: Any,
     resume: str | Path | None,
 ) -> Run:
     """Start a run; whatever is wrong with it is a `BacklightError` of one sentence."""
@@ -57,6 +58,7 @@ def start(
         blackbox=blackbox,
     )
     kept, kept_neurons = as_selection(samples), as_neurons(neurons)
+    kept_bytes = as_value_bytes(value_bytes)
     path = run_folder(root, project, name, resume)
     with writing_to(path):
         return Run(
@@ -66,6 +68,7 @@ def start(
             options=options,
             samples=kept,
             neurons=kept_neurons,
+            value_bytes=kept_bytes,
             is_resumed=resume is not None,
         )
 

@@ -23,7 +23,14 @@ from backlight.capture.sample_rows import sample_rows
 from backlight.capture.seen import Seen
 from backlight.errors import BacklightError
 from backlight.reduce.readable import local_part
-from backlight.samples import Fact, NeuronSelection, SampleSelection, as_selection
+from backlight.samples import (
+    USUAL_BYTES,
+    Fact,
+    NeuronSelection,
+    SampleSelection,
+    ValueBytes,
+    as_selection,
+)
 from backlight.schema import QUANTITIES
 from backlight.store.values import Extent, KeptValues, StepValues, fit
 
@@ -63,15 +70,14 @@ class ValueKeeper:
         *,
         neurons: NeuronSelection | None = None,
         site_name: Callable[[int], str] | None = None,
-        step_bytes: int = 4 << 20,
-        run_bytes: int = 1 << 30,
+        most_bytes: ValueBytes = USUAL_BYTES,
         spent_bytes: int = 0,
     ) -> None:
         self.left_out: Counter[str] = Counter()
         self.backwards = [""]  # the names of backward passes that quantities may speak of
         self._selection = selection
-        self._step_bytes = step_bytes
-        self._run_bytes_left = max(run_bytes - spent_bytes, 0)
+        self._step_bytes = most_bytes.step
+        self._run_bytes_left = max(most_bytes.run - spent_bytes, 0)
         self._groups = NeuronGroups(neurons or NeuronSelection(), site_name)
         self._plans: dict[tuple[Any, ...], Plan] = {}
         self._neuron_steps: dict[tuple[int, int, int], tuple[int, int]] = {}  # of thinned tensors
