@@ -904,3 +904,75 @@ def test_names_in_the_graph_are_text(graph: Page) -> None:
 def test_a_run_without_a_graph_says_so(page: Page) -> None:
     page.goto("#/demo/healthy/graph")
     expect(page.get_by_text("No graph was recorded")).to_be_visible()
+
+
+SELECTED = """canvas => {
+    const ink = getComputedStyle(canvas).getPropertyValue("--mark").match(/[0-9a-f]{2}/gi);
+    const mark = ink.map((digits) => Number.parseInt(digits, 16));
+    const copy = new OffscreenCanvas(canvas.width, canvas.height);
+    const context = copy.getContext("2d", { willReadFrequently: true });
+    context.drawImage(canvas, 0, 0);
+    const { data } = context.getImageData(0, 0, copy.width, copy.height);
+    const isMark = (x, y) => mark.every((part, i) => data[4 * (y * copy.width + x) + i] === part);
+    const { left, top } = canvas.getBoundingClientRect();
+    const edges = [];
+    for (let y = 0; y < copy.height; y++)
+        for (let x = 0, from = 0; x < copy.width; x++)
+            if (!isMark(x, y)) from = x + 1;
+            else if (x - from > 60) edges.push([left + from, top + y, left + x]);
+    return [
+        Math.min(...edges.map(([from]) => from)), Math.min(...edges.map(([, y]) => y)),
+        Math.max(...edges.map(([, , to]) => to)), Math.max(...edges.map(([, y]) => y)),
+    ];
+}"""
+
+
+def expect_beside_map(page: Page) -> None:
+    """The edge of the selected box, as it is drawn, is whole and not under the map."""
+    wait_until_at_rest(page)
+    left, top, right, bottom = page.locator(GRAPH).evaluate(SELECTED)
+    window = page.locator(GRAPH).bounding_box()
+    assert window and left < right and top < bottom
+    assert left >= window["x"] and right <= window["x"] + window["width"]
+    assert top >= window["y"] and bottom <= window["y"] + window["height"]
+    corner = page.locator("[role=application] .map")
+    if corner.count():
+        covered = corner.bounding_box()
+        assert covered and (right < covered["x"] or bottom < covered["y"])
+
+
+def wait_until_at_rest(page: Page) -> None:
+    before = ""
+    while (now := picture(page.locator(GRAPH))) != before:
+        before = now
+        page.wait_for_timeout(200)
+
+
+def test_a_link_brings_its_box_into_view_where_all_can_be_read(graph: Page) -> None:
+    show_graph(graph, "?site=blocks.4.attn.qkv:out.0")
+    expect_beside_map(graph)
+    found = picture(graph.locator(GRAPH))
+    graph.emulate_media(reduced_motion="reduce")
+    graph.reload()
+    wait_until_drawn(graph, GRAPH)
+    wait_until_at_rest(graph)
+    assert picture(graph.locator(GRAPH)) == found
+
+
+def test_what_is_brought_into_view_is_not_under_the_map(graph: Page) -> None:
+    show_graph(graph, "?site=blocks.1.attn.qkv:out.0&toggled=*")
+    wait_until_at_rest(graph)
+    left, top, right, bottom = graph.locator(GRAPH).evaluate(SELECTED)
+    window = graph.locator(GRAPH).bounding_box()
+    assert window
+    # Out of sight beyond the corner; it is then walked from there, and comes back.
+    graph.mouse.move(window["x"] + 40, window["y"] + 40)
+    graph.mouse.down()
+    corner = window["x"] + window["width"] - left, window["y"] + window["height"] - top
+    graph.mouse.move(window["x"] + 40 + corner[0], window["y"] + 40 + corner[1], steps=4)
+    graph.mouse.up()
+    graph.keyboard.press("ArrowUp")
+    expect_beside_map(graph)
+    for key in ("ArrowDown", "ArrowDown", "+", "+", "ArrowDown", "ArrowDown"):
+        graph.keyboard.press(key)
+    expect_beside_map(graph)

@@ -106,6 +106,29 @@ export function reveal(camera: Camera, rect: Rect, width: number, height: number
   };
 }
 
+/** Whether anything of it is in the window. */
+export function isInSight(camera: Camera, rect: Rect, width: number, height: number): boolean {
+  return (
+    rect.x + rect.width > camera.x &&
+    rect.y + rect.height > camera.y &&
+    rect.x < camera.x + width / camera.zoom &&
+    rect.y < camera.y + height / camera.zoom
+  );
+}
+
+/** Moves no further than it must for something not to lie under what covers the lower right corner of the window,
+ * to the left or up, whichever is nearer. What has no room there stays: it is seen from its beginning. */
+export function uncover(camera: Camera, rect: Rect, corner: Rect): Camera {
+  const [x, y] = [(rect.x - camera.x) * camera.zoom, (rect.y - camera.y) * camera.zoom];
+  const left = x + rect.width * camera.zoom + MARGIN - corner.x;
+  const up = y + rect.height * camera.zoom + MARGIN - corner.y;
+  if (left <= 0 || up <= 0) return camera;
+  const isRoomAtLeft = x - MARGIN >= left;
+  const isRoomAbove = y - MARGIN >= up;
+  if (isRoomAbove && (up <= left || !isRoomAtLeft)) return pan(camera, 0, -up);
+  return isRoomAtLeft ? pan(camera, -left, 0) : camera;
+}
+
 function revealAlong(at: number, size: number, start: number, length: number): number {
   if (start < at || length > size) return start;
   return start + length > at + size ? start + length - size : at;
