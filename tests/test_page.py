@@ -13,6 +13,7 @@ import sample_runs
 from browser import (
     WAIT_SECS,
     Watch,
+    cut_words,
     picture,
     training,
     viewer,
@@ -405,6 +406,27 @@ def test_a_tensor_is_chosen_from_a_list_where_none_is_selected(page: Page) -> No
     expect(page.get_by_label(re.compile("^Distribution of the value")).first).to_be_visible()
 
 
+def test_the_share_of_zeros_is_the_same_beside_the_distribution_and_in_the_inspector(
+    browser: Browser, root: Path
+) -> None:
+    run = SampleRun(root, "demo", "now", sites=24, seed=0)
+    run.append_step(0)
+    with viewer(root) as address, watched_page(browser, address) as (page, _):
+        page.goto("#/demo/now/tensor?site=blocks.0.act:out.0")
+        zeros = page.get_by_role("row", name="zeros").get_by_role("cell").first
+        beside = page.get_by_label("Distribution of the value over steps")
+        expect(beside).to_have_attribute("aria-label", re.compile("zeros: "))
+        before = zeros.inner_text()
+        expect(beside).to_have_attribute("aria-label", re.compile(f"zeros: {before}$"))
+        # Distributions come later than numbers do: these never.
+        page.route("**/sketches*", lambda _: None)
+        run.append_step(1)
+        expect_step(page, 1)
+        expect(zeros).not_to_have_text(before)
+        expect(beside).to_have_attribute("aria-label", re.compile(f"zeros: {zeros.inner_text()}$"))
+        page.unroute_all(behavior="ignoreErrors")
+
+
 # Selection
 
 
@@ -504,6 +526,34 @@ def test_nothing_is_cut_off(
         wide = "e => e.scrollWidth - e.clientWidth"
         for part in ("html", "main", "header >> nth=0", "aside"):
             assert page.locator(part).first.evaluate(wide) <= 0, part
+
+
+@pytest.mark.parametrize("view", ["numerics", "heatmap", "tensor", "compare?with=demo/broken"])
+def test_no_word_is_cut_beside_the_inspector(page: Page, view: str) -> None:
+    page.goto(f"#/demo/healthy/{view}{'&' if '?' in view else '?'}site=blocks.0.act:out.0")
+    expect(page.get_by_role("row", name="rms")).to_be_visible()
+    page.locator("main canvas").first.wait_for()
+    assert cut_words(page) == []
+
+
+def test_what_two_runs_have_in_common_is_said_on_one_line(page: Page) -> None:
+    page.goto(f"#/demo/healthy/compare?with=demo/broken&site={SITE}")
+    common = page.get_by_label("Where they part").get_by_text("common steps")
+    size = common.bounding_box()
+    assert size and size["height"] < 22
+
+
+def test_the_list_of_keys_has_room_below(page: Page) -> None:
+    page.goto("#/demo/healthy/overview")
+    expect(page.get_by_label("loss over steps")).to_be_visible()
+    page.keyboard.press("?")
+    dialog = page.get_by_role("dialog", name="Keys")
+    outer = dialog.bounding_box()
+    last = max(
+        box["y"] + box["height"] for dd in dialog.locator("dd").all() if (box := dd.bounding_box())
+    )
+    assert outer and outer["y"] + outer["height"] - last >= 16
+    assert outer["y"] > 0 and outer["y"] + outer["height"] < 720
 
 
 # What must not happen
@@ -962,7 +1012,7 @@ def test_a_link_brings_its_box_into_view_where_all_can_be_read(graph: Page) -> N
 def test_what_is_brought_into_view_is_not_under_the_map(graph: Page) -> None:
     show_graph(graph, "?site=blocks.1.attn.qkv:out.0&toggled=*")
     wait_until_at_rest(graph)
-    left, top, right, bottom = graph.locator(GRAPH).evaluate(SELECTED)
+    left, top, *_ = graph.locator(GRAPH).evaluate(SELECTED)
     window = graph.locator(GRAPH).bounding_box()
     assert window
     # Out of sight beyond the corner; it is then walked from there, and comes back.
