@@ -77,6 +77,12 @@ describe("fitReadable", () => {
     expect(y + 600 / zoom).toBeGreaterThan(5040);
   });
 
+  it("is in the middle where only empty edges have no room", () => {
+    const { y, zoom } = fitReadable(rect(0, 0, 300, 800), rect(0, 0, 168, 40), 500, 500);
+    expect(zoom).toBe(0.64);
+    expect(y + 250 / zoom).toBeCloseTo(400);
+  });
+
   it("does not look past the ends", () => {
     const { y, zoom } = fitReadable(tall, rect(0, 0, 168, 40), 800, 600);
     expect(y).toBeCloseTo(-16 / zoom);

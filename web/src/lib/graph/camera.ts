@@ -1,3 +1,5 @@
+import { SIZES } from "./scene";
+
 /** What part of the picture is seen: the point at the upper left corner, and pixels for each unit. */
 export interface Camera {
   x: number;
@@ -77,7 +79,8 @@ export function frame(
 /** Where a window on a line begins: in the middle of what is smaller, else around a point of it. */
 function along(start: number, length: number, point: number, seen: number): number {
   const margin = MARGIN / READABLE;
-  if (length + 2 * margin <= seen) return start + length / 2 - seen / 2;
+  // Nothing is lost where no more than the empty edges are out of sight.
+  if (length - 2 * SIZES.pad <= seen) return start + length / 2 - seen / 2;
   return clamp(point - seen / 2, start - margin, start + length + margin - seen);
 }
 
