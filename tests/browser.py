@@ -236,3 +236,28 @@ def wait_for_other_picture(page: Page, selector: str, before: str) -> None:
         "([selector, before]) => document.querySelector(selector).toDataURL() !== before",
         arg=[selector, before],
     )
+
+
+def cut_words(page: Page) -> list[str]:
+    """What is cut of the words of a view and of the inspector: at an edge, or in what is chosen."""
+    cut: list[str] = page.evaluate(
+        """() => {
+            const cut = [];
+            for (const element of document.querySelectorAll("main *, aside *")) {
+                const { textOverflow } = getComputedStyle(element);
+                const isWider = element.scrollWidth > element.clientWidth;
+                if (textOverflow === "ellipsis" && isWider) cut.push(element.innerText);
+            }
+            for (const select of document.querySelectorAll("main select")) {
+                const whole = select.cloneNode(true);
+                whole.value = select.value;
+                whole.style.cssText = "position: absolute; flex: none; field-sizing: content";
+                select.after(whole);
+                const isNarrow = select.offsetWidth < whole.offsetWidth - 1;
+                whole.remove();
+                if (isNarrow) cut.push(select.selectedOptions[0].text);
+            }
+            return cut;
+        }"""
+    )
+    return cut

@@ -12,6 +12,7 @@ import pytest
 import sample_runs
 from browser import (
     Watch,
+    cut_words,
     picture,
     training,
     viewer,
@@ -404,6 +405,27 @@ def test_a_tensor_is_chosen_from_a_list_where_none_is_selected(page: Page) -> No
     expect(page.get_by_label(re.compile("^Distribution of the value")).first).to_be_visible()
 
 
+def test_the_share_of_zeros_is_the_same_beside_the_distribution_and_in_the_inspector(
+    browser: Browser, root: Path
+) -> None:
+    run = SampleRun(root, "demo", "now", sites=24, seed=0)
+    run.append_step(0)
+    with viewer(root) as address, watched_page(browser, address) as (page, _):
+        page.goto("#/demo/now/tensor?site=blocks.0.act:out.0")
+        zeros = page.get_by_role("row", name="zeros").get_by_role("cell").first
+        beside = page.get_by_label("Distribution of the value over steps")
+        expect(beside).to_have_attribute("aria-label", re.compile("zeros: "))
+        before = zeros.inner_text()
+        expect(beside).to_have_attribute("aria-label", re.compile(f"zeros: {before}$"))
+        # Distributions come later than numbers do: these never.
+        page.route("**/sketches*", lambda _: None)
+        run.append_step(1)
+        expect_step(page, 1)
+        expect(zeros).not_to_have_text(before)
+        expect(beside).to_have_attribute("aria-label", re.compile(f"zeros: {zeros.inner_text()}$"))
+        page.unroute_all(behavior="ignoreErrors")
+
+
 # Selection
 
 
@@ -504,6 +526,34 @@ def test_nothing_is_cut_off(
         wide = "e => e.scrollWidth - e.clientWidth"
         for part in ("html", "main", "header >> nth=0", "aside"):
             assert page.locator(part).first.evaluate(wide) <= 0, part
+
+
+@pytest.mark.parametrize("view", ["numerics", "heatmap", "tensor", "compare?with=demo/broken"])
+def test_no_word_is_cut_beside_the_inspector(page: Page, view: str) -> None:
+    page.goto(f"#/demo/healthy/{view}{'&' if '?' in view else '?'}site=blocks.0.act:out.0")
+    expect(page.get_by_role("row", name="rms")).to_be_visible()
+    page.locator("main canvas").first.wait_for()
+    assert cut_words(page) == []
+
+
+def test_what_two_runs_have_in_common_is_said_on_one_line(page: Page) -> None:
+    page.goto(f"#/demo/healthy/compare?with=demo/broken&site={SITE}")
+    common = page.get_by_label("Where they part").get_by_text("common steps")
+    size = common.bounding_box()
+    assert size and size["height"] < 22
+
+
+def test_the_list_of_keys_has_room_below(page: Page) -> None:
+    page.goto("#/demo/healthy/overview")
+    expect(page.get_by_label("loss over steps")).to_be_visible()
+    page.keyboard.press("?")
+    dialog = page.get_by_role("dialog", name="Keys")
+    outer = dialog.bounding_box()
+    last = max(
+        box["y"] + box["height"] for dd in dialog.locator("dd").all() if (box := dd.bounding_box())
+    )
+    assert outer and outer["y"] + outer["height"] - last >= 16
+    assert outer["y"] > 0 and outer["y"] + outer["height"] < 720
 
 
 # What must not happen
@@ -901,3 +951,75 @@ def test_names_in_the_graph_are_text(graph: Page) -> None:
 def test_a_run_without_a_graph_says_so(page: Page) -> None:
     page.goto("#/demo/healthy/graph")
     expect(page.get_by_text("No graph was recorded")).to_be_visible()
+
+
+SELECTED = """canvas => {
+    const ink = getComputedStyle(canvas).getPropertyValue("--mark").match(/[0-9a-f]{2}/gi);
+    const mark = ink.map((digits) => Number.parseInt(digits, 16));
+    const copy = new OffscreenCanvas(canvas.width, canvas.height);
+    const context = copy.getContext("2d", { willReadFrequently: true });
+    context.drawImage(canvas, 0, 0);
+    const { data } = context.getImageData(0, 0, copy.width, copy.height);
+    const isMark = (x, y) => mark.every((part, i) => data[4 * (y * copy.width + x) + i] === part);
+    const { left, top } = canvas.getBoundingClientRect();
+    const edges = [];
+    for (let y = 0; y < copy.height; y++)
+        for (let x = 0, from = 0; x < copy.width; x++)
+            if (!isMark(x, y)) from = x + 1;
+            else if (x - from > 60) edges.push([left + from, top + y, left + x]);
+    return [
+        Math.min(...edges.map(([from]) => from)), Math.min(...edges.map(([, y]) => y)),
+        Math.max(...edges.map(([, , to]) => to)), Math.max(...edges.map(([, y]) => y)),
+    ];
+}"""
+
+
+def expect_beside_map(page: Page) -> None:
+    """The edge of the selected box, as it is drawn, is whole and not under the map."""
+    wait_until_at_rest(page)
+    left, top, right, bottom = page.locator(GRAPH).evaluate(SELECTED)
+    window = page.locator(GRAPH).bounding_box()
+    assert window and left < right and top < bottom
+    assert left >= window["x"] and right <= window["x"] + window["width"]
+    assert top >= window["y"] and bottom <= window["y"] + window["height"]
+    corner = page.locator("[role=application] .map")
+    if corner.count():
+        covered = corner.bounding_box()
+        assert covered and (right < covered["x"] or bottom < covered["y"])
+
+
+def wait_until_at_rest(page: Page) -> None:
+    before = ""
+    while (now := picture(page.locator(GRAPH))) != before:
+        before = now
+        page.wait_for_timeout(200)
+
+
+def test_a_link_brings_its_box_into_view_where_all_can_be_read(graph: Page) -> None:
+    show_graph(graph, "?site=blocks.4.attn.qkv:out.0")
+    expect_beside_map(graph)
+    found = picture(graph.locator(GRAPH))
+    graph.emulate_media(reduced_motion="reduce")
+    graph.reload()
+    wait_until_drawn(graph, GRAPH)
+    wait_until_at_rest(graph)
+    assert picture(graph.locator(GRAPH)) == found
+
+
+def test_what_is_brought_into_view_is_not_under_the_map(graph: Page) -> None:
+    show_graph(graph, "?site=blocks.1.attn.qkv:out.0&toggled=*")
+    wait_until_at_rest(graph)
+    left, top, *_ = graph.locator(GRAPH).evaluate(SELECTED)
+    window = graph.locator(GRAPH).bounding_box()
+    assert window
+    # Out of sight beyond the corner; it is then walked from there, and comes back.
+    graph.mouse.move(window["x"] + 40, window["y"] + 40)
+    graph.mouse.down()
+    corner = window["x"] + window["width"] - left, window["y"] + window["height"] - top
+    graph.mouse.move(window["x"] + 40 + corner[0], window["y"] + 40 + corner[1], steps=4)
+    graph.mouse.up()
+    graph.keyboard.press("ArrowUp")
+    expect_beside_map(graph)
+    for key in ("ArrowDown", "ArrowDown", "+", "+", "ArrowDown", "ArrowDown"):
+        graph.keyboard.press(key)
+    expect_beside_map(graph)

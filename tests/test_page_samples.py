@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from browser import viewer, wait_until_still, watched_page
+from browser import cut_words, viewer, wait_until_still, watched_page
 from playwright.sync_api import Browser, Locator, Page, expect
 from torch import nn
 
@@ -210,6 +210,15 @@ def test_the_inspector_says_that_its_histogram_is_of_the_batch(page: Page) -> No
     expect(inspector.get_by_text("histogram of the batch").first).to_be_visible()
     page.goto(f"#/net/sampled/graph?step={STEP}&site=0:out.0")
     expect(inspector.get_by_text("histogram of")).to_have_count(0)
+
+
+@pytest.mark.parametrize("view", ["heatmap", "graph", "numerics", "tensor"])
+def test_no_word_is_cut_where_a_sample_is_chosen(page: Page, view: str) -> None:
+    page.goto(f"#/net/sampled/{view}?step={STEP}&site=1.fc:out.0&sample={SAMPLE}")
+    inspector = page.get_by_role("complementary", name="Inspector")
+    expect(inspector.get_by_text("histogram of the batch").first).to_be_visible()
+    page.locator("main canvas").first.wait_for()
+    assert cut_words(page) == []
 
 
 def test_a_chosen_sample_stands_out_among_the_others(page: Page) -> None:

@@ -60,6 +60,7 @@ it("formats what is not a plain number", () => {
   expect(formatShape([])).toBe("scalar");
   expect(formatValue({ a: [1] })).toBe('{"a":[1]}');
   expect(formatValue("<b>")).toBe("<b>");
+  expect(formatValue([])).toBe("none");
 });
 
 it("formats times in their largest unit", () => {

@@ -77,6 +77,7 @@ export function formatValue(value: unknown): string {
   if (typeof value === "string") return legible(value);
   if (typeof value === "number")
     return Number.isInteger(value) ? String(value) : formatNumber(value);
+  if (Array.isArray(value) && value.length === 0) return "none";
   return legible(JSON.stringify(value) ?? "–");
 }
 

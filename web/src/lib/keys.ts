@@ -63,6 +63,15 @@ export const KEYS: { where: string; keys: KeyHelp[] }[] = [
     ],
   },
   {
+    where: "Tensor",
+    keys: [
+      { keys: ["↑", "↓"], what: "site before, after" },
+      { keys: ["E"], what: "over steps, raw values, samples" },
+      { keys: ["B"], what: "raw values as heatmap or table" },
+      { keys: ["Enter"], what: "into the raw values, then arrows move the cell" },
+    ],
+  },
+  {
     where: "Graph",
     keys: [
       { keys: ["↑", "↓"], what: "to what it depends on, to what depends on it" },
@@ -75,15 +84,6 @@ export const KEYS: { where: string; keys: KeyHelp[] }[] = [
       { keys: ["+", "−", "0"], what: "nearer, farther, fit" },
       { keys: ["N"], what: "network tree in and out" },
       { keys: ["V"], what: "downwards or to the right" },
-    ],
-  },
-  {
-    where: "Tensor",
-    keys: [
-      { keys: ["↑", "↓"], what: "site before, after" },
-      { keys: ["E"], what: "over steps, raw values, samples" },
-      { keys: ["B"], what: "raw values as heatmap or table" },
-      { keys: ["Enter"], what: "into the raw values, then arrows move the cell" },
     ],
   },
   {

@@ -2,6 +2,8 @@ import type { Connector, HistoryRow, Site, SketchSlice } from "../connectors/con
 import type { SampleRow } from "../connectors/kept";
 import { iterationRows } from "../lib/iterations";
 import { isOne, SAMPLE_STATISTICS, sampleHistory, sampleNote } from "../lib/samples";
+import { nearest } from "../lib/search";
+import { statisticOf } from "../lib/statistics";
 import { Resource } from "./resource.svelte";
 import type { OpenRun } from "./run.svelte";
 import { selection } from "./selection.svelte";
@@ -9,6 +11,8 @@ import { selection } from "./selection.svelte";
 const POINTS = 1000;
 const COLUMNS = 600;
 const SAMPLED_STEPS = 600;
+
+const SHARES = ["zero_share", "nan_share", "inf_share"];
 
 /** What every sample shares. */
 const WITHOUT_BATCH = ["parameter", "buffer", "optimizer"];
@@ -90,6 +94,17 @@ export class QuantityData {
       shape: facts.map((row) => row?.shape ?? []),
       note: sampleNote(key, key),
     };
+  }
+
+  /** The shares of zeros, NaN and infinity at a step, in the order of `SHARES`; null where a distribution is of
+   * something else than these numbers: of all iterations, or of the whole batch. */
+  sharesAt(step: number | null, isOfAllIterations: boolean): number[] | null {
+    const { history, run } = this;
+    const at = history && step !== null ? nearest(history.step, step) : -1;
+    const row = history?.rows[at];
+    if (!row || history.step[at] !== step || history.note !== "") return null;
+    if (isOfAllIterations && history.iterations[at]! > 1) return null;
+    return SHARES.map((name) => statisticOf(name, run.statistics).of(row));
   }
 
   load(connector: Connector, site: Site): void {

@@ -1,5 +1,15 @@
 import { describe, expect, it } from "vitest";
-import { between, fit, fitReadable, frame, pan, reveal, zoomAt } from "./camera";
+import {
+  between,
+  fit,
+  fitReadable,
+  frame,
+  isInSight,
+  pan,
+  reveal,
+  uncover,
+  zoomAt,
+} from "./camera";
 
 const rect = (x: number, y: number, width: number, height: number) => ({ x, y, width, height });
 
@@ -67,6 +77,12 @@ describe("fitReadable", () => {
     expect(y + 600 / zoom).toBeGreaterThan(5040);
   });
 
+  it("is in the middle where only empty edges have no room", () => {
+    const { y, zoom } = fitReadable(rect(0, 0, 300, 800), rect(0, 0, 168, 40), 500, 500);
+    expect(zoom).toBe(0.64);
+    expect(y + 250 / zoom).toBeCloseTo(400);
+  });
+
   it("does not look past the ends", () => {
     const { y, zoom } = fitReadable(tall, rect(0, 0, 168, 40), 800, 600);
     expect(y).toBeCloseTo(-16 / zoom);
@@ -89,10 +105,46 @@ describe("moving", () => {
     expect(reveal(camera, rect(40, 500, 20, 20), 400, 300)).toEqual({ ...camera, y: 378 });
   });
 
+  it("knows what is in sight", () => {
+    expect(isInSight(camera, rect(0, 0, 15, 25), 400, 300)).toBe(true);
+    expect(isInSight(camera, rect(0, 0, 10, 25), 400, 300)).toBe(false);
+    expect(isInSight(camera, rect(40, 170, 20, 20), 400, 300)).toBe(false);
+  });
+
   it("moves from one place to another", () => {
     const to = { x: 0, y: 0, zoom: 8 };
     expect(between(camera, to, 0)).toEqual(camera);
     expect(between(camera, to, 0.5).zoom).toBeCloseTo(4);
     expect(between(camera, to, 1).zoom).toBeCloseTo(8);
+  });
+});
+
+describe("uncover", () => {
+  const camera = { x: 0, y: 0, zoom: 1 };
+  const corner = rect(300, 200, 100, 100);
+
+  it("leaves what is beside the corner, or above it", () => {
+    expect(uncover(camera, rect(0, 250, 284, 40), corner)).toBe(camera);
+    expect(uncover(camera, rect(310, 0, 80, 184), corner)).toBe(camera);
+  });
+
+  it("moves what is under it the shorter way", () => {
+    expect(uncover(camera, rect(320, 190, 60, 40), corner)).toEqual({ ...camera, y: 46 });
+    expect(uncover(camera, rect(270, 240, 60, 40), corner)).toEqual({ ...camera, x: 46 });
+  });
+
+  it("moves it the way on which there is room", () => {
+    expect(uncover(camera, rect(20, 240, 300, 40), corner)).toEqual({ ...camera, y: 96 });
+    expect(uncover(camera, rect(320, 20, 60, 190), corner)).toEqual({ ...camera, x: 96 });
+  });
+
+  it("leaves what is too large for any", () =>
+    expect(uncover(camera, rect(20, 20, 360, 260), corner)).toBe(camera));
+
+  it("moves as many pixels, however near the picture is", () => {
+    const near = { x: 10, y: 20, zoom: 2 };
+    const next = uncover(near, rect(170, 120, 30, 20), corner);
+    expect((120 + 20 - next.y) * 2).toBeCloseTo(200 - 16);
+    expect(next.x).toBe(near.x);
   });
 });

@@ -1,3 +1,5 @@
+import { SIZES } from "./scene";
+
 /** What part of the picture is seen: the point at the upper left corner, and pixels for each unit. */
 export interface Camera {
   x: number;
@@ -77,7 +79,8 @@ export function frame(
 /** Where a window on a line begins: in the middle of what is smaller, else around a point of it. */
 function along(start: number, length: number, point: number, seen: number): number {
   const margin = MARGIN / READABLE;
-  if (length + 2 * margin <= seen) return start + length / 2 - seen / 2;
+  // Nothing is lost where no more than the empty edges are out of sight.
+  if (length - 2 * SIZES.pad <= seen) return start + length / 2 - seen / 2;
   return clamp(point - seen / 2, start - margin, start + length + margin - seen);
 }
 
@@ -104,6 +107,29 @@ export function reveal(camera: Camera, rect: Rect, width: number, height: number
     x: revealAlong(camera.x, wide, rect.x - margin, rect.width + 2 * margin),
     y: revealAlong(camera.y, high, rect.y - margin, rect.height + 2 * margin),
   };
+}
+
+/** Whether anything of it is in the window. */
+export function isInSight(camera: Camera, rect: Rect, width: number, height: number): boolean {
+  return (
+    rect.x + rect.width > camera.x &&
+    rect.y + rect.height > camera.y &&
+    rect.x < camera.x + width / camera.zoom &&
+    rect.y < camera.y + height / camera.zoom
+  );
+}
+
+/** Moves no further than it must for something not to lie under what covers the lower right corner of the window,
+ * to the left or up, whichever is nearer. What has no room there stays: it is seen from its beginning. */
+export function uncover(camera: Camera, rect: Rect, corner: Rect): Camera {
+  const [x, y] = [(rect.x - camera.x) * camera.zoom, (rect.y - camera.y) * camera.zoom];
+  const left = x + rect.width * camera.zoom + MARGIN - corner.x;
+  const up = y + rect.height * camera.zoom + MARGIN - corner.y;
+  if (left <= 0 || up <= 0) return camera;
+  const isRoomAtLeft = x - MARGIN >= left;
+  const isRoomAbove = y - MARGIN >= up;
+  if (isRoomAbove && (up <= left || !isRoomAtLeft)) return pan(camera, 0, -up);
+  return isRoomAtLeft ? pan(camera, -left, 0) : camera;
 }
 
 function revealAlong(at: number, size: number, start: number, length: number): number {

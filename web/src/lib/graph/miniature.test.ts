@@ -1,7 +1,7 @@
 import { expect, it } from "vitest";
 import { MARKS, pack, parseHex } from "../colour";
 import { colourScale } from "../scale";
-import { paintMiniature } from "./miniature";
+import { hasMap, mapCorner, mapSize, paintMiniature } from "./miniature";
 import type { Placed, Scene } from "./scene";
 
 const WIDTH = 20;
@@ -43,4 +43,19 @@ it("shows every box, however small, and none beyond its edges", () => {
 it("shows what is broken over the rest", () => {
   const pixels = paint([box(1, 40, 1), box(10, 41, 1)], [1]);
   expect(pixels[4 * WIDTH + 4]).toBe(pack(parseHex(MARKS.dark.nan)));
+});
+
+it("is there when more than an empty edge is out of sight", () => {
+  const scene = { width: 400, height: 200 };
+  const camera = (x: number, y: number, zoom = 1) => ({ x, y, zoom });
+  expect(hasMap(scene, camera(0, 0), 400, 200)).toBe(false);
+  expect(hasMap(scene, camera(10, -10), 400, 200)).toBe(false);
+  expect(hasMap(scene, camera(20, 0), 400, 200)).toBe(true);
+  expect(hasMap(scene, camera(0, 0, 2), 400, 200)).toBe(true);
+});
+
+it("covers the corner, with its edge", () => {
+  const scene = { width: 1680, height: 600 };
+  expect(mapSize(scene)).toEqual({ width: 168, height: 60, by: 0.1 });
+  expect(mapCorner(scene, 800, 500)).toEqual({ x: 615, y: 423, width: 185, height: 77 });
 });

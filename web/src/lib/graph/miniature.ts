@@ -1,7 +1,8 @@
 import { MARKS, pack, parseHex, ramp } from "../colour";
 import type { ColourScale } from "../scale";
+import type { Camera, Rect } from "./camera";
 import { stepOf } from "./look";
-import type { Scene } from "./scene";
+import { type Scene, SIZES } from "./scene";
 import type { ItemValues } from "./values";
 
 export interface Miniature {
@@ -14,6 +15,44 @@ export interface Miniature {
   dark: boolean;
   /** The colour of what has no value, as hexadecimal digits. */
   plain: string;
+}
+
+const MOST = { width: 168, height: 120 };
+const LEAST = 24;
+/** How far a map is from the edges of the window, and how wide its own edge is, as it is styled. */
+const BESIDE = 12;
+const EDGE = 5;
+
+/** How large the map of a scene is, and how many pixels it has for each unit of that. */
+export interface MapSize {
+  width: number;
+  height: number;
+  by: number;
+}
+
+type Extent = Pick<Scene, "width" | "height">;
+
+export function mapSize({ width, height }: Extent): MapSize {
+  const by = Math.min(MOST.width / width, MOST.height / height);
+  return { width: Math.max(LEAST, width * by), height: Math.max(LEAST, height * by), by };
+}
+
+/** Whether more of a scene is out of sight than its empty edge: only then it has a map. */
+export function hasMap(scene: Extent, { x, y, zoom }: Camera, width: number, height: number) {
+  const { pad } = SIZES;
+  return (
+    x > pad ||
+    y > pad ||
+    x + width / zoom < scene.width - pad ||
+    y + height / zoom < scene.height - pad
+  );
+}
+
+/** What the map of a scene covers of a window: the lower right corner. */
+export function mapCorner(scene: Extent, width: number, height: number): Rect {
+  const map = mapSize(scene);
+  const [wide, high] = [map.width + BESIDE + EDGE, map.height + BESIDE + EDGE];
+  return { x: width - wide, y: height - high, width: wide, height: high };
 }
 
 /** Paints all closed boxes of a scene as pixels: there may be thousands, most of them smaller than one. */

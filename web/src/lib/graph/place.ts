@@ -122,12 +122,18 @@ function align(
     // At first only with what was placed before, so that all finds its side; then with both.
     const isEarly = sweep < 4;
     for (const row of isDown ? rows : upwards) {
-      const wanted = row.map((index) => {
-        const ties = isEarly
-          ? (isDown ? above : below)[index]!
-          : [...above[index]!, ...below[index]!];
-        return straightest(ties, middle) ?? middle[index]!;
-      });
+      const wanted: number[] = [];
+      for (const [i, index] of row.entries()) {
+        const all = [...above[index]!, ...below[index]!];
+        const ties = isEarly ? (isDown ? above : below)[index]! : all;
+        const before = all.length === 0 ? row[i - 1] : undefined;
+        // What is tied to nothing stays beside what it stands beside.
+        const beside =
+          before === undefined
+            ? middle[index]!
+            : wanted[i - 1]! + (width[before]! + width[index]!) / 2 + gap;
+        wanted.push(straightest(ties, middle) ?? beside);
+      }
       spread(row, wanted, width, middle, gap);
     }
   }

@@ -29,18 +29,27 @@ export function linear(name: string, extra = "8, 8"): Sample {
   return { name, class: "Linear", extra };
 }
 
+export interface Rest {
+  /** The model is given a memory that it made in the iteration before. */
+  loop?: boolean;
+  /** It is given so many tensors, and the first of them once more at the end. */
+  twice?: number;
+}
+
 /** x → model(inside) → loss, with a target. */
-export function sampleGraph(inside: Sample[], rest: { loop?: boolean } = {}): SampleGraph {
+export function sampleGraph(inside: Sample[], rest: Rest = {}): SampleGraph {
   const made = new Maker();
   const x = made.tensor("x", "input");
   const memory = rest.loop ? made.tensor("memory", "hidden") : null;
   const inputs = memory === null ? [x] : [x, memory];
+  for (let i = 0; i < (rest.twice ?? 0); i++) inputs.push(made.tensor(`more ${i}`, "input"));
   const out = made.module({ name: "", class: "Net", inside }, "", inputs, -1);
   const target = made.tensor("target", "target");
   const loss = made.tensor("loss", "loss");
   made.edge(out, loss);
   made.edge(target, loss);
   if (memory !== null) made.edge(out, memory);
+  if (rest.twice !== undefined) made.tieInputs();
   return made.finish();
 }
 
@@ -61,6 +70,12 @@ class Maker {
 
   edge(source: number, sink: number): void {
     this.pairs.push([source, sink]);
+  }
+
+  /** The first input of the model is its last one too. */
+  tieInputs(): void {
+    const ins = this.sites.filter(({ name }) => name.startsWith("(model):in."));
+    this.edge(ins[0]!.site, ins.at(-1)!.site);
   }
 
   /** Adds a module and what is in it, one after another; gives its output. */

@@ -3,7 +3,15 @@ import { buildGraph } from "./model";
 import { Nesting } from "./nesting";
 import { reachOf } from "./reach";
 import { block, linear, type Sample, sampleGraph } from "./sample";
-import { type Direction, type Link, type Placed, placedAs, type Scene, SceneMaker } from "./scene";
+import {
+  type Direction,
+  type Link,
+  type Placed,
+  placedAs,
+  type Scene,
+  SceneMaker,
+  SIZES,
+} from "./scene";
 
 function make(inside: Sample[], rest = {}) {
   const sample = sampleGraph(inside, rest);
@@ -201,5 +209,39 @@ describe("reach", () => {
     const { upOfItem } = reachOf(looped.graph, looped.scene([]), looped.vertex("memory"));
     const tied = [...upOfItem.keys()].filter((item) => upOfItem[item]! >= 0);
     expect(tied).toEqual([looped.box("tensor:memory")]);
+  });
+});
+
+describe("an input that is given twice", () => {
+  const ends = (between: number, direction: Direction) => {
+    const { graph, scene, vertex } = make(BLOCKS, { twice: between });
+    const made = scene([], direction);
+    isSound(made);
+    const item = (place: number) => graph.boxes.length + vertex(`(model):in.${place}`);
+    const [first, last] = [item(0), item(between)];
+    const link = linksOf(made).find(({ source, sink }) => source === first && sink === last)!;
+    return { link, from: placedAs(made, first)!, to: placedAs(made, last)!, made };
+  };
+
+  it("is tied from side to side", () => {
+    const down = ends(1, "down");
+    const { x } = down.made.bundles.find(({ links }) => links.includes(down.link))!.box;
+    expect(down.from.y).toBe(down.to.y);
+    expect(down.link.points).toHaveLength(4);
+    expect(down.link.left + x).toBe(down.from.x + down.from.width);
+    expect(down.link.right + x).toBe(down.to.x);
+    expect(down.link.top).toBe(down.link.bottom);
+    // What nothing else is tied to stands beside it, and not far away.
+    expect(down.to.x - down.from.x - down.from.width).toBeLessThan(2 * SIZES.beside);
+    const right = ends(1, "right");
+    expect(right.from.x).toBe(right.to.x);
+    expect(right.link.left).toBe(right.link.right);
+  });
+
+  it("is tied over what stands between", () => {
+    const { link, from, made } = ends(2, "down");
+    const { y } = made.bundles.find(({ links }) => links.includes(link))!.box;
+    expect(link.top + y).toBeLessThan(from.y);
+    expect(link.bottom + y).toBe(from.y);
   });
 });

@@ -1,3 +1,4 @@
+import type { Layering } from "./layers";
 import type { Box, Vertex } from "./model";
 import { type Item, isVertexItem, type Nesting } from "./nesting";
 import { type Anchors, type Placement, place } from "./place";
@@ -170,7 +171,7 @@ export class SceneMaker {
   }
 
   private compute(index: number): BoxLayout {
-    const { items, layering } = this.nesting.arrangement(index);
+    const { items, layering, pairs } = this.nesting.arrangement(index);
     const isDown = this.direction === "down";
     const sizes = items.map((item) => {
       const { width, height } = this.sizeOf(item);
@@ -180,7 +181,7 @@ export class SceneMaker {
       ? { beside: SIZES.beside, between: SIZES.between }
       : { beside: SIZES.beside / 1.5, between: SIZES.between * 1.5 };
     const placement = place(layering, sizes, gaps, this.anchors(index));
-    const backs = layering.isBack.filter(Boolean).length;
+    const backs = pairs.filter((pair, i) => layering.isBack[i] && !besides(layering, pair)).length;
     const across = placement.across + (backs > 0 ? SIZES.back * (backs + 1) : 0);
     const [width, height] = isDown ? [across, placement.length] : [placement.length, across];
     return {
@@ -287,9 +288,12 @@ export class SceneMaker {
       let link = known.get(key);
       if (!link) {
         const isBack = layering.isBack[pair]!;
-        const points = isBack
-          ? this.aroundSide(scene, box, source, sink, back++)
-          : this.along(scene, box, source, sink, layering.bends[pair]!);
+        const between = isBack ? besides(layering, pairs[pair]!) : null;
+        const points = between
+          ? acrossRow(scene, source, sink, between.isNext)
+          : isBack
+            ? this.aroundSide(scene, box, source, sink, back++)
+            : this.along(scene, box, source, sink, layering.bends[pair]!);
         if (!isBack && scene.direction === "down") {
           const [upper, lower] = pairs[pair]!.map((place) => placedAs(scene, items[place]!)!);
           points.splice(2, 0, ...leaving(placedAs(scene, source)!, upper!));
@@ -343,6 +347,27 @@ export class SceneMaker {
     const turn = [late + gap, a, late + gap, y + far, early - gap, y + far, early - gap, b];
     return [late, a, ...turn, early, b];
   }
+}
+
+/** Whether two things stand in one row, and there next to each other; null if they do not. */
+function besides({ rows }: Layering, [one, other]: readonly [number, number]) {
+  const row = rows.find((each) => each.includes(one));
+  if (!row?.includes(other)) return null;
+  return { isNext: Math.abs(row.indexOf(one) - row.indexOf(other)) === 1 };
+}
+
+/** From side to side where nothing is between; else over what is. */
+function acrossRow(scene: Scene, source: Item, sink: Item, isNext: boolean): number[] {
+  const [from, to] = [placedAs(scene, source)!, placedAs(scene, sink)!];
+  const gap = SIZES.between / 2 - 2;
+  const [a, b] = [from.x + from.width / 2, to.x + to.width / 2];
+  const [c, d] = [from.y + from.height / 2, to.y + to.height / 2];
+  if (scene.direction === "down") {
+    if (!isNext) return [a, from.y, a, from.y - gap, b, from.y - gap, b, to.y];
+    return a < b ? [from.x + from.width, c, to.x, d] : [from.x, c, to.x + to.width, d];
+  }
+  if (!isNext) return [from.x, c, from.x - gap, c, from.x - gap, d, to.x, d];
+  return c < d ? [a, from.y + from.height, b, to.y] : [a, from.y, b, to.y + to.height];
 }
 
 /** The points of a line as seen from a box, and how far they reach. */
