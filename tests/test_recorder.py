@@ -534,6 +534,16 @@ class TestBadInput:
         assert len(caught) == 2
         assert [row["name"] for row in read(run.path, "scalars")] == ["good"] * 3
 
+    def test_code_that_belongs_to_no_module_is_told_too(self, root, monkeypatch):
+        monkeypatch.setenv("BACKLIGHT_STRICT", "0")
+        with (
+            self.watch(root) as run,
+            pytest.warns(backlight.BacklightWarning, match="not one number") as caught,
+        ):
+            code = compile("\n\nrun.log(loss='low')", "elsewhere", "exec")
+            exec(code, {"run": run, "__name__": 5})
+        assert [(each.filename, each.lineno) for each in caught] == [("elsewhere", 3)]
+
     def test_logging_what_is_no_number_is_raised_in_strict_mode(self, root):
         with self.watch(root) as run, pytest.raises(backlight.BacklightError, match="not one"):
             run.log(loss="low")

@@ -7,7 +7,7 @@ import sys
 import traceback
 import warnings
 from collections import Counter
-from types import TracebackType
+from types import FrameType, TracebackType
 from typing import Final
 
 _NOT_THE_USERS: Final = frozenset({"backlight", "contextlib", "functools", "torch"})
@@ -124,6 +124,10 @@ def tell(message: str) -> None:
 def _frames_of_others() -> int:
     """How many calls lead from the user's line to here: those of this package, torch and so on."""
     frame, count = sys._getframe(1), 0
-    while frame.f_back and frame.f_globals.get("__name__", "").partition(".")[0] in _NOT_THE_USERS:
+    while frame.f_back and _package(frame) in _NOT_THE_USERS:
         frame, count = frame.f_back, count + 1
     return count
+
+
+def _package(frame: FrameType) -> str:
+    return str(frame.f_globals.get("__name__")).partition(".")[0]
