@@ -105,6 +105,11 @@ export const KEYS: { where: string; keys: KeyHelp[] }[] = [
   },
 ];
 
+/** Whether a menu was asked for with a key, and not at a place that is pointed at. */
+export function isMenuKey(event: MouseEvent): boolean {
+  return event.button < 0 || (event instanceof PointerEvent && event.pointerType === "");
+}
+
 /** Whether a key press belongs to a field that takes text, or to an open dialog. */
 export function isTyping(event: KeyboardEvent): boolean {
   const target = event.target;
