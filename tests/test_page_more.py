@@ -340,7 +340,7 @@ def test_a_distribution_and_a_histogram_are_saved(page: Page) -> None:
 
 @pytest.mark.parametrize(
     ("place", "drawn"),
-    [("full/heatmap", CELLS), ("blocks/graph", GRAPH)],
+    [("full/heatmap", CELLS), ("full/overview", CELLS), ("blocks/graph", GRAPH)],
 )
 def test_heatmap_and_graph_are_saved_from_their_menu(page: Page, place: str, drawn: str) -> None:
     page.goto(f"#/demo/{place}")

@@ -11,3 +11,10 @@ it("places steps in columns", () => {
   expect(columnOfStep([], 3)).toBe(-1);
   expect(columnTicks(columns, 3).map(({ column }) => column)).toEqual([0, 1, 2]);
 });
+
+it("names no step beside a column that it is not in", () => {
+  const everySecond = Array.from({ length: 11 }, (_, i): [number, number] => [2 * i, 2 * i]);
+  const ticks = columnTicks(everySecond, 4);
+  expect(ticks.length).toBeGreaterThan(2);
+  for (const { column, step } of ticks) expect(step).toBe(2 * column);
+});

@@ -15,7 +15,8 @@ export function columnOfStep(columns: Columns, step: number | null): number {
   );
 }
 
-/** Round steps, about `count` of them, each with the column where it is; columns need not be even. */
+/** Steps, round ones if they were recorded, about `count` of them, each with the column where it is; columns need not
+ * be even. */
 export function columnTicks(columns: Columns, count: number): { column: number; step: number }[] {
   const first = columns[0]?.[0];
   const last = columns.at(-1)?.[1];
@@ -25,7 +26,9 @@ export function columnTicks(columns: Columns, count: number): { column: number; 
   for (const step of integerTicks(first, last, count)) {
     const column = columnOfStep(columns, step);
     // Where steps were recorded rarely, round steps crowd into few columns.
-    if (ticks.length === 0 || column - ticks.at(-1)!.column >= apart) ticks.push({ column, step });
+    if (ticks.length > 0 && column - ticks.at(-1)!.column < apart) continue;
+    const [low, high] = columns[column]!;
+    ticks.push({ column, step: step <= high ? step : low });
   }
   return ticks;
 }

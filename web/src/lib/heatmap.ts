@@ -1,4 +1,5 @@
 import { MARKS, pack, parseHex, ramp } from "./colour";
+import { toCsv } from "./csv";
 import { median } from "./ranges";
 import type { ColourScale } from "./scale";
 
@@ -71,6 +72,24 @@ function numberRows(site: ArrayLike<number>, sites: number) {
     if (rowOfSite[number] === -1) rowOfSite[number] = rows++;
   }
   return { rowOfSite, rows };
+}
+
+export function valueIn(matrix: HeatmapMatrix, { site }: { site: number }, column: number): number {
+  return matrix.values[matrix.rowOfSite[site]! * matrix.columns.length + column]!;
+}
+
+/** A row for each site, a column for each stretch of steps. */
+export function matrixCsv(
+  sites: readonly { site: number; name: string }[],
+  matrix: HeatmapMatrix,
+): string {
+  const steps = matrix.columns.map(([first, last]) =>
+    first === last ? `step ${first}` : `steps ${first} to ${last}`,
+  );
+  return toCsv(
+    ["site", ...steps],
+    sites.map((site) => [site.name, ...steps.map((_, column) => valueIn(matrix, site, column))]),
+  );
 }
 
 /** Each cell's colour as an index into the ramp: done once, so that scrolling only copies. */
