@@ -9,12 +9,12 @@ it("places steps in columns", () => {
   ];
   expect([0, 15, 30, 99, null].map((step) => columnOfStep(columns, step))).toEqual([0, 1, 1, 2, 2]);
   expect(columnOfStep([], 3)).toBe(-1);
-  expect(columnTicks(columns, 3).map(({ column }) => column)).toEqual([0, 1, 2]);
+  expect(columnTicks(columns, 3).map(({ column }) => Math.floor(column))).toEqual([0, 1, 2]);
 });
 
-it("names no step beside a column that it is not in", () => {
+it("puts a round step that is in no column between two", () => {
   const everySecond = Array.from({ length: 11 }, (_, i): [number, number] => [2 * i, 2 * i]);
   const ticks = columnTicks(everySecond, 4);
-  expect(ticks.length).toBeGreaterThan(2);
-  for (const { column, step } of ticks) expect(step).toBe(2 * column);
+  expect(ticks.map(({ step }) => step)).toContain(5);
+  for (const { column, step } of ticks) expect(column).toBe(step / 2);
 });
