@@ -219,6 +219,20 @@ class TestNamedTensors:
         row = find(run.path, "0:doubled", "grad")[0]
         assert (row["module"], row["mean"], row["count"]) == ("0", 1.0, 12)
 
+    def test_tap_tells_the_whole_model_from_what_is_outside(self, root):
+        class Tapped(nn.Linear):
+            def forward(self, x):
+                return backlight.tap(super().forward(x), "inside")
+
+        model = Tapped(3, 1)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        with backlight.watch(model, optimizer, root=root, every=1):
+            backlight.tap(model(torch.ones(4, 3)), "outside").sum().backward()
+            optimizer.step()
+        (path,) = root.glob("*/*")
+        nodes = {site["name"]: site["node"] for site in read(path, "sites")}
+        assert (nodes["inside"], nodes["outside"]) == ("(model)", "outside")
+
     def test_tap_tells_calls_of_a_module_apart(self, root):
         class Tapped(nn.Module):
             def forward(self, x):

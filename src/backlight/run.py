@@ -320,7 +320,8 @@ class Run(Recorder, TakesStatistics):
         """A tensor that `backlight.tap` names inside a forward, after the module that runs."""
         module, call = self._modules.current_module, self._modules.current_call
         if call and not is_in_backward():
-            self._name(name, module, tensor, self._observer.iteration, call=call)
+            node = module or (ROOT if self._modules.is_inside else None)
+            self._name(name, module, tensor, self._observer.iteration, node=node, call=call)
 
     def _is_wrong(self, sentence: str | None) -> bool:
         """Whether something is wrong; if so, the user is told."""

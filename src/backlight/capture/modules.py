@@ -107,6 +107,11 @@ class ModuleCapture(CallHooks):
         return self._open[-1].module if self._open else ""
 
     @property
+    def is_inside(self) -> bool:
+        """Whether a module is running."""
+        return bool(self._open)
+
+    @property
     def current_call(self) -> int:
         """The number of that module's call: 1 for the first, 0 where unknown."""
         return self._open[-1].number if self._open else 1

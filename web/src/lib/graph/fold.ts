@@ -24,7 +24,7 @@ function structureHashes(boxes: readonly Box[], marks: readonly string[]): numbe
   const visit = (index: number): number => {
     const box = boxes[index]!;
     const inside = box.children.map((child) => `${boxes[child]!.label}=${visit(child)}`);
-    const own = box.kind === "module" ? "" : box.id;
+    const own = box.kind === "module" ? "" : box.label;
     const marked = marks.length === 0 ? "" : box.vertices.map((vertex) => marks[vertex]).join();
     const parts = [box.kind, box.about, box.extra, own, box.vertices.length, marked, ...inside];
     const text = parts.join("\n");

@@ -1,7 +1,7 @@
 import { describe, expect, it } from "vitest";
 import { rangeLabel } from "./fold";
 import { buildGraph, type Graph } from "./model";
-import { block, linear, type Sample, sampleGraph } from "./sample";
+import { block, linear, type Sample, sampleGraph, tap } from "./sample";
 
 function graphOf(inside: Sample[], rest = {}): Graph {
   const { answer, sites, modules } = sampleGraph(inside, rest);
@@ -19,6 +19,19 @@ describe("nesting", () => {
     expect(labels(graph, "")).toEqual(["(model)", "x", "target", "loss"]);
     expect(labels(graph, "(model)")).toEqual(["first", "block"]);
     expect(labels(graph, "block.attn")).toEqual(["qkv", "out"]);
+  });
+
+  it("puts what a forward names into its module, where it is made", () => {
+    const tapped = (name: string) => ({
+      ...linear(name),
+      inside: [linear("a"), tap("middle"), linear("b")],
+    });
+    const one = graphOf([linear("first"), tapped("block"), linear("last")]);
+    expect(labels(one, "block")).toEqual(["a", "middle", "b"]);
+    expect(labels(one, "")).toEqual(["(model)", "x", "target", "loss"]);
+    expect(labels(graphOf(["0", "1", "2"].map(tapped)), "(model)")).toEqual(["0 – 2"]);
+    const between = ["0", "1", "2"].flatMap((name) => [linear(name), tap(`after ${name}`)]);
+    expect(labels(graphOf(between), "(model)")).toEqual(between.map(({ name }) => name));
   });
 
   it("gives every tensor to its module", () => {

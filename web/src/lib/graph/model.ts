@@ -93,6 +93,8 @@ class Builder {
   private readonly vertexOfSite = new Map<number, number>();
   private readonly ofCall = new Map<string, number>();
   private readonly ofNode = new Map<string, number>();
+  /** The modules in which a forward names tensors. */
+  private readonly withNamed = new Set<number>();
   private readonly siteOf: Map<number, SiteInfo>;
   private readonly moduleOf: Map<string, ModuleInfo>;
 
@@ -110,6 +112,7 @@ class Builder {
     this.addCalls();
     for (const row of this.answer.nodes) this.addVertex(row);
     this.gatherParameters();
+    this.sortNamed();
     arrangeChildren(this.boxes, markOf && this.vertices.map(({ site }) => markOf(site)));
     this.measure();
     const edges = readEdges(this.answer, this.vertexOfSite, this.vertices.length);
@@ -126,7 +129,7 @@ class Builder {
       const parent = this.boxes[places[around] ?? 0]!;
       const again = call > 1 ? `#${call}` : "";
       const box = newBox(this.boxes, {
-        id: `${name || "(model)"}${again}`,
+        id: nameOfCall(name, call),
         kind: "module",
         name,
         call,
@@ -145,7 +148,12 @@ class Builder {
     const info = this.siteOf.get(site);
     if (!info || this.vertexOfSite.has(site)) return;
     const isTensor = info.tensor_class === "tensor";
-    const box = isTensor ? this.nodeBox(node || info.name, kind) : this.moduleBox(info);
+    const isInside = isTensor && node === nameOfCall(info.module, info.call);
+    const box = isInside
+      ? this.insideBox(info, kind)
+      : isTensor
+        ? this.nodeBox(node || info.name, kind)
+        : this.moduleBox(info);
     const isPort = info.tensor_class === "input" || info.tensor_class === "output";
     const vertex: Vertex = {
       index: this.vertices.length,
@@ -175,15 +183,37 @@ class Builder {
   private nodeBox(node: string, kind: string): number {
     const known = this.ofNode.get(node);
     if (known !== undefined) return known;
+    const box = this.tensorBox(node, node, kind, 0);
+    this.ofNode.set(node, box);
+    return box;
+  }
+
+  /** A tensor that a module's forward names is in it, each in its place: others may lie between two of them. */
+  private insideBox(info: SiteInfo, kind: string): number {
+    const module = this.moduleBox(info);
+    this.withNamed.add(module);
+    return this.tensorBox(info.name, info.place, kind, module);
+  }
+
+  /** What lies between two modules is between them here too: these are then not folded into one. */
+  private sortNamed(): void {
+    if (this.withNamed.size === 0) return;
+    this.measure();
+    for (const index of this.withNamed) {
+      this.boxes[index]!.children.sort((a, b) => this.boxes[a]!.order - this.boxes[b]!.order);
+    }
+  }
+
+  private tensorBox(name: string, label: string, kind: string, parent: number): number {
     const box = newBox(this.boxes, {
-      id: `tensor:${node}`,
+      id: `tensor:${name}`,
       kind: "tensor",
-      name: node,
-      label: node,
+      name,
+      label,
       about: kind || "tensor",
+      parent,
     });
-    this.boxes[0]!.children.push(box.index);
-    this.ofNode.set(node, box.index);
+    this.boxes[parent]!.children.push(box.index);
     return box.index;
   }
 
@@ -228,6 +258,10 @@ class Builder {
     const isOwned = ["parameter", "buffer"].includes(this.vertices[vertex]!.colour);
     return isOwned ? this.vertices.length + vertex : vertex;
   }
+}
+
+function nameOfCall(module: string, call: number): string {
+  return `${module || "(model)"}${call > 1 ? `#${call}` : ""}`;
 }
 
 /** A module's name within another's: `attn` of `blocks.0.attn` in `blocks.0`. */

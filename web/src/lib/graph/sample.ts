@@ -25,6 +25,13 @@ export function block(name: string, skip = true): Sample {
   return { name, class: "Block", inside, skip };
 }
 
+const TAP = "tap";
+
+/** No module, but what the forward around it names there. */
+export function tap(name: string): Sample {
+  return { name, class: TAP };
+}
+
 export function linear(name: string, extra = "8, 8"): Sample {
   return { name, class: "Linear", extra };
 }
@@ -99,7 +106,15 @@ class Maker {
       return at;
     });
     let last = ins;
-    for (const child of sample.inside ?? []) last = [this.module(child, name, last, place)];
+    for (const child of sample.inside ?? []) {
+      if (child.class !== TAP) last = [this.module(child, name, last, place)];
+      else {
+        const tapped = { ...base, name: `${shown}:${child.name}`, tensor_class: "tensor" };
+        const at = this.site({ ...tapped, place: child.name }, shown, "");
+        for (const from of last) this.edge(from, at);
+        last = [at];
+      }
+    }
     const weight = { ...base, name: `${name}.weight`, tensor_class: "parameter", place: "weight" };
     const parameters = isLinear ? [this.site(weight, shown, "")] : [];
     const out = { ...base, name: `${shown}:out.0`, tensor_class: "output", place: "out.0" };
