@@ -601,7 +601,7 @@ def test_the_pages_code_is_small(page: Page) -> None:
     page.on("response", weigh)
     page.goto("./")
     expect(page.get_by_role("link", name="healthy")).to_be_visible()
-    assert 0 < sum(sizes.values()) < 40_000
+    assert 0 < sum(sizes.values()) < 45_000
     page.goto(f"#/demo/healthy/tensor?site={SITE}")
     wait_until_drawn(page, "[aria-label='rms over steps'] canvas")
     assert sum(sizes.values()) < 150_000

@@ -8,7 +8,14 @@ from pathlib import Path
 
 import pytest
 import torch
-from browser import held_back, viewer, wait_until_drawn, wait_until_still, watched_page
+from browser import (
+    held_back,
+    viewer,
+    wait_for_answers,
+    wait_until_drawn,
+    wait_until_still,
+    watched_page,
+)
 from playwright.sync_api import Browser, Page, expect
 from sample_runs import write_sample_run
 from torch import nn
@@ -371,6 +378,7 @@ def test_a_run_that_is_gone_is_one_sentence(browser: Browser, address: str) -> N
     with watched_page(browser, address) as (page, watch):
         page.goto("#/net/base/compare?with=net/gone")
         expect(page.get_by_role("alert").first).to_contain_text("There is no run 'net/gone'")
+        wait_for_answers(page)
         watch.faults.clear()
 
 

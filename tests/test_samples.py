@@ -1028,7 +1028,7 @@ def test_what_is_held_for_a_later_choice_is_bounded(kind):
     sizes=st.lists(st.integers(0, 300), min_size=1, max_size=8),
     step_bytes=st.integers(0, 8_000),
     selection=selections(),
-    later=st.one_of(st.none(), st.lists(st.integers(0, 8), max_size=4)),
+    later=st.one_of(st.none(), st.lists(st.integers(0, 7), max_size=4)),
     neurons=NEURONS,
     holds_all=st.booleans(),
     is_elsewhere=st.booleans(),
