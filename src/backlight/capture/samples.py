@@ -46,7 +46,7 @@ class ValueKeeper:
 
     Without a `selection`, samples are kept only where `take` is told which. `neurons` says which
     neurons are kept of each; if that depends on the site, `site_name` has to give a site's name.
-    Of `run_bytes`, an earlier part of the run has spent `spent_bytes`.
+    Of `most_bytes` for the run, an earlier part of it has spent `spent_bytes`.
 
     `left_out` counts what the budget or the tensors did not allow: `neurons` and `samples` of
     tensors that are kept, whole `tensors`, and `choices` for want of losses or categories, where

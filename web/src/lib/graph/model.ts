@@ -148,12 +148,7 @@ class Builder {
     const info = this.siteOf.get(site);
     if (!info || this.vertexOfSite.has(site)) return;
     const isTensor = info.tensor_class === "tensor";
-    const isInside = isTensor && node === nameOfCall(info.module, info.call);
-    const box = isInside
-      ? this.insideBox(info, kind)
-      : isTensor
-        ? this.nodeBox(node || info.name, kind)
-        : this.moduleBox(info);
+    const box = this.boxOf(info, node, kind);
     const isPort = info.tensor_class === "input" || info.tensor_class === "output";
     const vertex: Vertex = {
       index: this.vertices.length,
@@ -167,6 +162,12 @@ class Builder {
     this.vertices.push(vertex);
     this.vertexOfSite.set(site, vertex.index);
     this.boxes[box]!.vertices.push(vertex.index);
+  }
+
+  private boxOf(info: SiteInfo, node: string, kind: string): number {
+    if (info.tensor_class !== "tensor") return this.moduleBox(info);
+    const isInside = node === nameOfCall(info.module, info.call);
+    return isInside ? this.insideBox(info, kind) : this.nodeBox(node || info.name, kind);
   }
 
   private moduleBox({ module, call }: SiteInfo): number {
