@@ -61,14 +61,38 @@ AVX512 INLINE void end_lanes512(const Lanes512 *l, Look *look) {
 
 AVX512 INLINE __m512d eight_at(const float *x) { return _mm512_cvtps_pd(_mm256_loadu_ps(x)); }
 
-/* Counts sixteen elements, one by one or by twos. */
-AVX512 INLINE void count_lanes(Lanes512 *lanes, Sending *sending, Sketch32 *sketch, const float *x, __m512 v, const int by_twos) {
+/* What is summed of eight elements at a time, as differences from the first. */
+typedef struct {
+    __m512d first, sum, square;
+} Half;
+
+AVX512 INLINE void add_half(Half *h, __m512d value) {
+    __m512d d = _mm512_sub_pd(value, h->first);
+    h->sum = _mm512_add_pd(h->sum, d);
+    h->square = _mm512_fmadd_pd(d, d, h->square);
+}
+
+/* Adds sixteen elements to all sums. */
+AVX512 INLINE __m512 add_sixteen(const float *x, Lanes512 *lanes, Half *a, Half *b) {
+    __m512d low = eight_at(x), high = eight_at(x + 8);
+    __m512 v = _mm512_loadu_ps(x);
+    see_sixteen(lanes, v, low, high);
+    add_half(a, low);
+    add_half(b, high);
+    return v;
+}
+
+/* Counts sixteen elements, and sixteen others if there are any, one by one or by twos. */
+AVX512 INLINE void count_lanes(Lanes512 *lanes, Sending *sending, Sketch32 *sketch, const float *x, __m512 v, const float *y,
+                               __m512 w, const int by_twos) {
     if (by_twos) {
-        send_sixteen(sending, sketch, x, v);
+        send_keys(sending, sketch, x, v, y, w);
         return;
     }
     see_sizes(lanes, v);
+    if (y) see_sizes(lanes, w);
     if (sketch) count_sixteen(x, sketch);
+    if (sketch && y) count_sixteen(y, sketch);
 }
 
 AVX512 INLINE Look look_at(const float *x, int n, Sketch32 *sketch, const int by_twos) {
@@ -76,27 +100,25 @@ AVX512 INLINE Look look_at(const float *x, int n, Sketch32 *sketch, const int by
     look.first = (double)x[0];
     Lanes512 lanes = start_lanes512();
     Sending sending = by_twos ? start_sending(&sketch->couples) : (Sending){.next = 0};
-    const __m512d first = _mm512_set1_pd(look.first);
-    __m512d sum_a = _mm512_setzero_pd(), sum_b = sum_a, square_a = sum_a, square_b = sum_a;
+    const __m512d none = _mm512_setzero_pd();
+    Half a = {_mm512_set1_pd(look.first), none, none}, b = a;
     int i = 0;
-    if (by_twos) make_room(&sending, sketch, n);
-    for (; i + 16 <= n; i += 16) {
+    if (by_twos) make_room(&sending, sketch, (n + AT_ONCE - 1) / AT_ONCE);
+    for (; i + 32 <= n; i += 32) {
         _mm_prefetch((const char *)(x + i + AHEAD), _MM_HINT_T0);
-        __m512d a = eight_at(x + i), b = eight_at(x + i + 8);
-        __m512 v = _mm512_loadu_ps(x + i);
-        see_sixteen(&lanes, v, a, b);
-        a = _mm512_sub_pd(a, first);
-        b = _mm512_sub_pd(b, first);
-        sum_a = _mm512_add_pd(sum_a, a);
-        sum_b = _mm512_add_pd(sum_b, b);
-        square_a = _mm512_fmadd_pd(a, a, square_a);
-        square_b = _mm512_fmadd_pd(b, b, square_b);
-        count_lanes(&lanes, &sending, sketch, x + i, v, by_twos);
+        _mm_prefetch((const char *)(x + i + AHEAD + 16), _MM_HINT_T0);
+        __m512 v = add_sixteen(x + i, &lanes, &a, &b), w = add_sixteen(x + i + 16, &lanes, &a, &b);
+        count_lanes(&lanes, &sending, sketch, x + i, v, x + i + 16, w, by_twos);
+    }
+    if (i + 16 <= n) {
+        __m512 v = add_sixteen(x + i, &lanes, &a, &b);
+        count_lanes(&lanes, &sending, sketch, x + i, v, NULL, _mm512_setzero_ps(), by_twos);
+        i += 16;
     }
     end_lanes512(&lanes, &look);
     if (by_twos) look.zeros += end_sending(&sending, sketch, i);
-    look.sum = _mm512_reduce_add_pd(_mm512_add_pd(sum_a, sum_b));
-    look.square = _mm512_reduce_add_pd(_mm512_add_pd(square_a, square_b));
+    look.sum = _mm512_reduce_add_pd(_mm512_add_pd(a.sum, b.sum));
+    look.square = _mm512_reduce_add_pd(_mm512_add_pd(a.square, b.square));
     look32_on(x + i, n - i, &look, sketch);
     return look;
 }
@@ -134,17 +156,6 @@ AVX512 static void count_subnormals32_avx512(const float *x, int n, Sketch32 *sk
     count_subnormals32_plain(x + i, n - i, sketch);
 }
 
-/* Half of the columns: what is summed of them, and what that says. */
-typedef struct {
-    __m512d first, sum, square;
-} Half;
-
-AVX512 INLINE void add_half(Half *h, __m512d value) {
-    __m512d d = _mm512_sub_pd(value, h->first);
-    h->sum = _mm512_add_pd(h->sum, d);
-    h->square = _mm512_fmadd_pd(d, d, h->square);
-}
-
 typedef struct {
     __m512d base, share, mean, mean_square, deviation, spread;
     int64_t known;
@@ -175,16 +186,18 @@ AVX512 INLINE int see_positions(const float *x, int64_t stride, int64_t samples,
     for (int i = 0; i < n; i += ABREAST) {
         const float *at = x + i;
         Half a = {eight_at(at), none, none}, b = {eight_at(at + 8), none, none};
-        if (by_twos) make_room(&sending, sketch, samples * ABREAST);
+        if (by_twos) make_room(&sending, sketch, (samples + 1) / 2);
         __mmask16 filled = _mm512_cmp_ps_mask(_mm512_loadu_ps(at), _mm512_setzero_ps(), _CMP_NEQ_UQ);
-        for (int64_t s = 0; s < samples; s++, at += stride) {
-            __m512d low = eight_at(at), high = eight_at(at + 8);
+        int64_t left = samples;
+        for (; left >= 2; left -= 2, at += 2 * stride) {
             _mm_prefetch((const char *)(at + SHORTLY), _MM_HINT_T0);
-            __m512 v = _mm512_loadu_ps(at);
-            see_sixteen(&lanes, v, low, high);
-            add_half(&a, low);
-            add_half(&b, high);
-            count_lanes(&lanes, &sending, sketch, at, v, by_twos);
+            _mm_prefetch((const char *)(at + stride + SHORTLY), _MM_HINT_T0);
+            __m512 v = add_sixteen(at, &lanes, &a, &b), w = add_sixteen(at + stride, &lanes, &a, &b);
+            count_lanes(&lanes, &sending, sketch, at, v, at + stride, w, by_twos);
+        }
+        if (left) {
+            __m512 v = add_sixteen(at, &lanes, &a, &b);
+            count_lanes(&lanes, &sending, sketch, at, v, NULL, _mm512_setzero_ps(), by_twos);
         }
         note_half(&a, &all);
         note_half(&b, &all);

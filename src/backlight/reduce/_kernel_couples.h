@@ -21,24 +21,28 @@ enum { KEY_SIGN = 64, KEY_BINS = 60, KEYS_IN_ALL = 2 * KEY_SIGN, BELOW = 42 /* o
 
 /* Sums have 16 bits. A window fits where at most one element in so many is beyond; after some others no more are tried. */
 enum { MOST_COUPLES = 32000, MOST_SAMPLES = 2048 /* of sixteen elements each */, FEW_BEYOND = 64, MOST_MISFITS = 3 };
-enum { TRIED = 1024 /* elements, by which a window is chosen */, EXPONENT = 0x7f800000 };
+enum { TRIED = 1024 /* elements, by which a window is chosen */, EXPONENT = 0x7f800000, AT_ONCE = 32 /* keys */ };
 
-static const uint8_t NO_KEYS[16] = {60, 124, 61, 125, 62, 126, 63, 127, 124, 60, 125, 61, 126, 62, 127, 63};
+static const uint8_t NO_KEYS[AT_ONCE] = {60, 124, 61, 125, 62, 126, 63, 127, 124, 60, 125, 61, 126, 62, 127, 63,
+                                         60, 124, 61, 125, 62, 126, 63, 127, 124, 60, 125, 61, 126, 62, 127, 63};
 
 /* Keys go round: behind the last place comes the first. */
 INLINE unsigned turned(unsigned at) { return at & (2 * KEYS_WAIT - 1); }
 
 AVX512 INLINE void count_keys(Couples *c, unsigned at) {
     uint16_t *cells = c->cells[0];
-    for (int k = 0; k < 16; k += 2) { /* the second key is the row */
-        uint16_t couple;
-        memcpy(&couple, c->keys + at + k, sizeof couple);
-        cells[couple]++;
+    for (int k = 0; k < AT_ONCE; k += 8) { /* four couples, of each of which the second key is the row */
+        uint64_t couples;
+        memcpy(&couples, c->keys + at + k, sizeof couples);
+        cells[couples & 0xffff]++;
+        cells[couples >> 16 & 0xffff]++;
+        cells[couples >> 32 & 0xffff]++;
+        cells[couples >> 48]++;
     }
 }
 
 AVX512 static void clear_keys(Couples *c) {
-    for (int at = 0; at < 2 * KEYS_WAIT; at += 16) memcpy(c->keys + at, NO_KEYS, 16);
+    for (int at = 0; at < 2 * KEYS_WAIT; at += AT_ONCE) memcpy(c->keys + at, NO_KEYS, AT_ONCE);
     c->next = 0;
 }
 
@@ -66,7 +70,7 @@ AVX512 static void empty_cells(Sketch32 *sketch) {
     __m512i sums[4] = {none, none, none, none};
     uint32_t times_second[KEYS_IN_ALL];
     uint16_t times_first[KEYS_IN_ALL];
-    for (unsigned at = 0; at < KEYS_WAIT; at += 16) count_keys(c, turned(c->next + KEYS_WAIT + at));
+    for (unsigned at = 0; at < KEYS_WAIT; at += AT_ONCE) count_keys(c, turned(c->next + KEYS_WAIT + at));
     clear_keys(c);
     for (int row = 0; row < KEYS_IN_ALL; row++) {
         __m512i all = none;
@@ -119,45 +123,56 @@ static __attribute__((noinline, cold)) void count_beyond(Sketch32 *sketch, const
 
 /* What stays in registers meanwhile. */
 typedef struct {
-    __m512i base, none;
+    __m512i base, upper; /* where the upper halves of words are */
+    __m256i none;
     unsigned next, small; /* whether any element is subnormal */
     int64_t filled; /* elements that are not 0 */
 } Sending;
 
 AVX512 INLINE Sending start_sending(const Couples *c) {
-    __m128i none = _mm_loadu_si128((const __m128i *)(const void *)NO_KEYS);
-    return (Sending){_mm512_set1_epi32(c->base), _mm512_cvtepu8_epi32(none), c->next, 0, 0};
+    uint16_t upper[AT_ONCE];
+    for (int k = 0; k < AT_ONCE; k++) upper[k] = (uint16_t)(2 * k + 1);
+    return (Sending){_mm512_set1_epi16((short)c->base), _mm512_loadu_si512(upper),
+                     _mm256_loadu_si256((const __m256i *)(const void *)NO_KEYS), c->next, 0, 0};
 }
 
-/* Makes sure that so many elements can be counted: no sum may become too large. */
-AVX512 INLINE void make_room(Sending *s, Sketch32 *sketch, int64_t elements) {
+/* Makes sure that keys can be sent so often: no sum may become too large. */
+AVX512 INLINE void make_room(Sending *s, Sketch32 *sketch, int64_t times) {
     Couples *c = &sketch->couples;
-    if (c->count + elements / 2 + KEYS_WAIT > MOST_COUPLES) {
+    int64_t couples = times * (AT_ONCE / 2);
+    if (c->count + couples + KEYS_WAIT > MOST_COUPLES) {
         c->next = s->next;
         empty_cells(sketch);
         s->next = c->next;
     }
-    c->count += (int)(elements / 2);
+    c->count += (int)couples;
 }
 
-/* The keys of sixteen elements are put behind those that wait, of which the foremost are counted. */
-AVX512 INLINE void send_sixteen(Sending *s, Sketch32 *sketch, const float *x, __m512 v) {
+/* The keys of sixteen elements and of sixteen others are put behind those that wait, of which the foremost are counted.
+ * A key is all in the upper half of a word. */
+AVX512 INLINE void send_keys(Sending *s, Sketch32 *sketch, const float *x, __m512 v, const float *y, __m512 w) {
+    enum { A_OR_B_AND_C = 0xF8, SIGN = BINS32 / 2 };
     Couples *c = &sketch->couples;
-    __m512i word = _mm512_castps_si512(v);
-    __m512i place = _mm512_sub_epi32(_mm512_srli_epi32(_mm512_slli_epi32(word, 1), 22), s->base);
-    __mmask16 is_inside = _mm512_cmplt_epu32_mask(place, _mm512_set1_epi32(KEY_BINS));
-    __mmask16 is_filled = _mm512_test_epi32_mask(word, _mm512_set1_epi32(INT32_MAX));
-    __mmask16 is_normal = _mm512_test_epi32_mask(word, _mm512_set1_epi32(EXPONENT));
-    unsigned beyond = (unsigned)is_normal & ~(unsigned)is_inside;
+    const __m512i magnitude = _mm512_set1_epi32(INT32_MAX);
+    __m512i word = _mm512_castps_si512(v), other = _mm512_castps_si512(w);
+    __m512i half = _mm512_permutex2var_epi16(word, s->upper, other);
+    __m512i bin = _mm512_sub_epi16(_mm512_srli_epi16(half, 5), s->base);
+    __m512i place = _mm512_and_si512(bin, _mm512_set1_epi16((short)~SIGN));
+    unsigned is_inside = _mm512_cmplt_epu16_mask(place, _mm512_set1_epi16(KEY_BINS));
+    unsigned is_normal = _mm512_test_epi16_mask(half, _mm512_set1_epi16(EXPONENT >> 16));
+    unsigned is_filled = (unsigned)_mm512_test_epi32_mask(word, magnitude) | (unsigned)_mm512_test_epi32_mask(other, magnitude) << 16;
+    unsigned beyond = is_normal & ~is_inside;
     s->filled += __builtin_popcount(is_filled);
-    s->small |= (unsigned)(is_filled ^ is_normal);
-    if (__builtin_expect(beyond != 0, 0)) count_beyond(sketch, x, beyond);
-    enum { A_OR_B_AND_C = 0xF8 };
-    __m512i key = _mm512_ternarylogic_epi32(place, _mm512_srli_epi32(word, 25), _mm512_set1_epi32(KEY_SIGN), A_OR_B_AND_C);
-    key = _mm512_mask_mov_epi32(s->none, is_inside, key);
-    _mm_storeu_si128((__m128i *)(void *)(c->keys + s->next), _mm512_cvtepi32_epi8(key));
+    s->small |= is_filled ^ is_normal;
+    if (__builtin_expect(beyond != 0, 0)) {
+        count_beyond(sketch, x, beyond & 0xffff);
+        count_beyond(sketch, y, beyond >> 16);
+    }
+    __m512i key = _mm512_ternarylogic_epi32(place, _mm512_srli_epi16(bin, 4), _mm512_set1_epi16(KEY_SIGN), A_OR_B_AND_C);
+    __m256i keys = _mm256_mask_mov_epi8(s->none, is_inside, _mm512_cvtepi16_epi8(key));
+    _mm256_storeu_si256((__m256i *)(void *)(c->keys + s->next), keys);
     count_keys(c, turned(s->next + KEYS_WAIT));
-    s->next = turned(s->next + 16);
+    s->next = turned(s->next + AT_ONCE);
 }
 
 /* How many of so many elements are 0. Where too many lay beyond the window, the next ones get another. */

@@ -134,10 +134,13 @@ static void close_batch(Batch *b) {
     free(b->kept);
 }
 
+/* How a tensor is read: one that the optimizer computes with in this very step, or any. */
+typedef int (*Find)(PyObject *, Tensor *);
+
 /* Adds a tensor, kept alive until the batch is closed. The job, or NULL where Python must read it. */
-static Job *add_job(Batch *b, PyObject *tensor, int site, int quantity) {
+static Job *add_job(Batch *b, PyObject *tensor, int site, int quantity, Find find) {
     Job *job = &b->jobs[b->length];
-    if (b->length == b->capacity || find_tensor(tensor, &job->tensor)) return NULL;
+    if (b->length == b->capacity || find(tensor, &job->tensor)) return NULL;
     start_row(&job->row, job->tensor.dtype, 0, 0);
     job->row.site = site;
     job->row.quantity = (int16_t)quantity;
@@ -187,7 +190,7 @@ static int use_before(Job *job, const Held *held, int (*use)(Job *, const Tensor
 
 /* Adds a parameter's value, copied where it has a gradient. */
 static int add_value(Batch *values, Held *held, PyObject *parameter, int is_moving) {
-    Job *job = add_job(values, parameter, held->site, VALUE_CODE);
+    Job *job = add_job(values, parameter, held->site, VALUE_CODE, is_moving ? find_live : find_tensor);
     if (job == NULL) return SLOW;
     if (!is_moving) return DONE;
     return use_before(job, held, copy_to);
@@ -209,7 +212,7 @@ static int64_t gather_before(PyObject *trained, Batch *values, Batch *applied) {
         if (held->site < 0) continue;
         PyObject *grad = PyObject_GetAttr(parameter, asked.grad);
         int is_bad = grad == NULL || add_value(values, held, parameter, grad != Py_None) ||
-                     (grad != Py_None && add_job(applied, grad, held->site, GRAD_APPLIED_CODE) == NULL);
+                     (grad != Py_None && add_job(applied, grad, held->site, GRAD_APPLIED_CODE, find_live) == NULL);
         if (!is_bad && grad != Py_None) applied->jobs[applied->length - 1].owner = held;
         Py_XDECREF(grad);
         if (is_bad) return -1;
@@ -275,7 +278,7 @@ static int is_plain_number(PyObject *value) {
 }
 
 /* What the optimizer keeps for a parameter; its step counter says nothing that is not known. */
-static int add_states(Batch *b, const Held *held, PyObject *states) {
+static int add_states(Batch *b, const Held *held, PyObject *states, Find find) {
     PyObject *key, *state;
     Py_ssize_t at = 0;
     if (!PyDict_Check(states)) return -1;
@@ -284,7 +287,7 @@ static int add_states(Batch *b, const Held *held, PyObject *states) {
         PyObject *site = PyDict_GetItemWithError(held->states, key);
         if (site == NULL) return -1; /* Python learns it */
         int number = (int)PyLong_AsLong(site);
-        if (number >= 0 && add_job(b, state, number, VALUE_CODE) == NULL) return -1;
+        if (number >= 0 && add_job(b, state, number, VALUE_CODE, find) == NULL) return -1;
     }
     return 0;
 }
@@ -298,15 +301,16 @@ static int gather_after(PyObject *trained, PyObject *states, Batch *b) {
     int has_state = states != Py_None && PyDict_Next(states, &at, &key, &state);
     for (Py_ssize_t i = 0; i < PyList_Size(trained); i++) {
         if (read_pair(trained, i, &held, &parameter)) return -1;
+        int is_moved = 0;
         if (held->is_before_known) {
             PyObject *grad = PyObject_GetAttr(parameter, asked.grad);
-            int is_moved = grad != NULL && grad != Py_None;
+            is_moved = grad != NULL && grad != Py_None;
             Py_XDECREF(grad);
-            Job *job = is_moved ? add_job(b, parameter, held->site, UPDATE_CODE) : NULL;
+            Job *job = is_moved ? add_job(b, parameter, held->site, UPDATE_CODE, find_live) : NULL;
             if (is_moved && (job == NULL || use_before(job, held, take_away))) return -1;
         }
         if (has_state && key == parameter) {
-            if (add_states(b, held, state)) return -1;
+            if (add_states(b, held, state, is_moved ? find_live : find_tensor)) return -1;
             has_state = PyDict_Next(states, &at, &key, &state);
         }
     }
