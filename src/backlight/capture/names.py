@@ -11,6 +11,9 @@ from typing import Any, Final, Literal
 import torch
 from torch import nn
 
+from backlight.capture.plain import size_of
+from backlight.capture.sights import sizes_differ
+
 _HAS_MODES: Final = re.compile(r"Dropout|DropPath|BatchNorm|StochasticDepth")
 _WRAPPERS = {
     "DistributedDataParallel": "module",
@@ -100,7 +103,7 @@ class ModelNames:
             id(module): (weakref.ref(module), (name, type(module).__name__))
             for name, module in self._named_modules()
         }
-        self._sizes = [(module, _size(module())) for module, _ in self._found.values()]
+        self._sizes = [(module, size_of(module())) for module, _ in self._found.values()]
         self._empty.clear()
         self._parameters = self._owned("_parameters")
         self._buffers = self._owned("_buffers")
@@ -121,9 +124,8 @@ class ModelNames:
 
     def has_changed(self) -> bool:
         """Whether modules have parts, parameters or buffers that they had not when last scanned."""
-        for reference, size in self._sizes:
-            if _size(reference()) != size:
-                return True
+        if sizes_differ(self._sizes):
+            return True
         return any(_tensor_at(*place) is not None for place in self._empty)
 
     def find(self, module: nn.Module) -> tuple[str, str] | None:
@@ -254,13 +256,6 @@ def _tree(
     for place, child in module._modules.items():
         if child is not None:
             yield from _tree(child, f"{name}.{place}" if name else place, seen)
-
-
-def _size(module: nn.Module | None) -> int:
-    """How many tensors and modules a module has itself, with places that are empty."""
-    if module is None:
-        return -1
-    return len(module._parameters) + len(module._buffers) + len(module._modules)
 
 
 def _tensor_at(

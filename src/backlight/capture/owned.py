@@ -18,7 +18,7 @@ from torch.nn.parameter import is_lazy
 from backlight.capture.graph import GraphCapture
 from backlight.capture.names import ModelNames, OwnedTensor
 from backlight.capture.optimizer import OptimizerCapture
-from backlight.capture.sights import Held, Sights, find_held, hook_held, unhook_held
+from backlight.capture.sights import Held, Sights, are_held, find_held, hook_held, unhook_held
 from backlight.capture.sites import LEFT_OUT, SiteBook
 from backlight.capture.trees import states_in
 from backlight.reduce.readable import State, has_values, state_of, states_of
@@ -81,8 +81,8 @@ class OwnedCapture:
     def begin(self, step: int) -> None:
         """A recorded step begins: each gradient of a parameter is seen."""
         self._step = step
-        there = find_held(self._all) if self._generation == self._names.generation else None
-        self._names.refresh(are_there=there is not None and len(there) == len(self._all))
+        is_known = self._generation == self._names.generation
+        self._names.refresh(are_there=is_known and are_held(self._all))
         if self._generation != self._names.generation:
             self._learn_names()
         if self.waiting:

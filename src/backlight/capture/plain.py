@@ -141,6 +141,23 @@ def unhook_held(places: list[Any]) -> list[Any]:
     return places
 
 
+def are_held(places: list[Any]) -> bool:
+    """Whether the tensor of each is there: false, which says that others must look."""
+    return False
+
+
+def size_of(module: Any) -> int:
+    """How many tensors and modules a module has itself, with places that are empty; -1 of None."""
+    if module is None:
+        return -1
+    return len(module._parameters) + len(module._buffers) + len(module._modules)
+
+
+def sizes_differ(sizes: list[tuple[Callable[[], Any], int]]) -> bool:
+    """Whether any module, by a weak reference, has not so many tensors and modules."""
+    return any(size_of(reference()) != size for reference, size in sizes)
+
+
 def find_held(places: list[Any]) -> list[tuple[Any, Any]] | None:
     """Pairs of each and its tensor: None, which says that others must look."""
     return None

@@ -19,9 +19,11 @@ if TYPE_CHECKING or native.is_available():
         Held,
         Seen,
         Sights,
+        are_held,
         connect_sight,
         find_held,
         hook_held,
+        sizes_differ,
         unhook_held,
     )
 
@@ -39,8 +41,10 @@ else:
         Held,
         Seen,
         Sights,
+        are_held,
         find_held,
         hook_held,
+        sizes_differ,
         unhook_held,
     )
 
@@ -54,7 +58,9 @@ __all__ = [
     "Held",
     "Seen",
     "Sights",
+    "are_held",
     "find_held",
     "hook_held",
+    "sizes_differ",
     "unhook_held",
 ]

@@ -33,6 +33,7 @@
 #include "_kernel_course.h"
 #include "_kernel_crc.h"
 #include "_kernel_ear.h"
+#include "_kernel_owner.h"
 #include "_kernel_table.h"
 #include "_kernel_write.h"
 #include "_kernel_xla.h"
@@ -175,6 +176,8 @@ static PyMethodDef module_methods[] = {
     {"fingerprints", fingerprints, METH_O, "A number for each tensor that changes when any of its bytes do; 0 where none can be told."},
     {"connect", connect, METH_VARARGS, "Say where torch's classes and functions are."},
     {"connect_sight", connect_sight, METH_VARARGS, "Say where what is asked at each sight is."},
+    {"are_held", are_held, METH_O, "Whether the tensor of each is there; false where Python must look."},
+    {"sizes_differ", sizes_differ, METH_O, "Whether any module, by a weak reference, has not so many tensors and modules."},
     {"find_held", pairs_of_held, METH_O, "Pairs of each and its tensor, of those that are there; None where Python must look."},
     {"hook_held", hook_held, METH_VARARGS, "Put each on its parameter, under a key; those that are left for Python."},
     {"unhook_held", unhook_held, METH_O, "Take each off its parameter; those that are left for Python."},

@@ -47,7 +47,7 @@ static int hook_quickly(Held *held, PyObject *key) {
     Tensor seen;
     PyObject *parameter = plain_parameter(held);
     int is_plain = parameter && has(parameter, asked.backward_hooks, Py_None) && has(parameter, asked.requires_grad, Py_True) &&
-                   has(parameter, asked.is_leaf, Py_True) && read_tensor(parameter, &seen) == READ && sole_hooks(held, key) &&
+                   has(parameter, asked.is_leaf, Py_True) && read_live(parameter, &seen) == READ && sole_hooks(held, key) &&
                    !PyObject_SetAttr(parameter, asked.backward_hooks, held->sole_hooks);
     PyErr_Clear();
     Py_XDECREF(parameter);

@@ -26,6 +26,7 @@ static struct {
     PyObject *ordered_dict, *graph_task, *tracing_state, *threads_apart;
     PyObject *begin_pass, *slow_hook, *slow_grad, *slow_before, *slow_after, *slow_parameter_grad, *fail; /* names of methods */
     PyObject *grad, *step;
+    PyObject *parameters, *buffers, *modules; /* names of a module's shelves */
 } asked;
 
 enum { DONE = 0, SLOW = 1, FAILED = -1 };
@@ -475,6 +476,9 @@ static int name_what_is_asked(void) {
         {&asked.slow_parameter_grad, "_on_parameter_grad"},
         {&asked.grad, "grad"},
         {&asked.step, "step"},
+        {&asked.parameters, "_parameters"},
+        {&asked.buffers, "_buffers"},
+        {&asked.modules, "_modules"},
         {&asked.fail, "_fail"},
     };
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
