@@ -200,6 +200,7 @@ class Recorder:
             see_loss=self._on_number,
             before_update=self._on_update,
             after_update=self._on_updated,
+            passed=self._on_passed,
             send=self._send_if_due,
             models=self._names.references(),
             losses=self._ledger.losses,
@@ -418,7 +419,9 @@ class Recorder:
             self._guard.catch("reading the loss", error)
 
     def _see_loss(self, tensor: torch.Tensor) -> None:
-        if self._losses.site_of(tensor) is not None or self._is_named_loss(tensor):
+        if self._losses and self._losses.site_of(tensor) is not None:
+            return
+        if self._named and self._is_named_loss(tensor):
             return
         iteration, times = self._losses_seen
         times = times + 1 if iteration == self._observer.iteration else 1
@@ -640,6 +643,12 @@ class Recorder:
         except Exception as error:
             self._guard.catch("writing a step", error)
         self._course.must_send = False
+        self._prepare_step("train")
+        for tell in self._at_end:
+            tell()
+
+    def _on_passed(self) -> None:
+        """The course has seen a step through by itself, and does not know what the next one is."""
         self._prepare_step("train")
         for tell in self._at_end:
             tell()

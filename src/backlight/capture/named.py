@@ -23,6 +23,10 @@ class NamedTensors:
     def __init__(self) -> None:
         self._known: dict[int, tuple[weakref.ref[torch.Tensor], State | None, int]] = {}
 
+    def __bool__(self) -> bool:
+        """Whether there are any."""
+        return bool(self._known)
+
     def clear(self) -> None:
         """Another step begins."""
         self._known.clear()

@@ -141,7 +141,9 @@ class Observer(Sights):
         if (site, iteration) in self._named:
             return False
         started = _perf()
-        self._named[site, iteration] = batch_dim = checked_dim(tensor.shape, batch_dim)
+        if batch_dim is not None:
+            batch_dim = checked_dim(tensor.shape, batch_dim)
+        self._named[site, iteration] = batch_dim
         before, self.iteration = self.iteration, iteration
         units = NO_UNITS if batch_dim is None else unit_dim(tensor.dim())
         self._see(tensor, site, "tensor", units, is_recomputed=False, batch_dim=batch_dim)

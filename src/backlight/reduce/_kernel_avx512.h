@@ -86,7 +86,7 @@ AVX512 INLINE __m512 add_sixteen(const float *x, Lanes512 *lanes, Half *a, Half 
 AVX512 INLINE void count_lanes(Lanes512 *lanes, Sending *sending, Sketch32 *sketch, const float *x, __m512 v, const float *y,
                                __m512 w, const int by_twos) {
     if (by_twos) {
-        send_keys(sending, sketch, x, v, y, w);
+        send_keys(sending, sketch, v, w);
         return;
     }
     see_sizes(lanes, v);

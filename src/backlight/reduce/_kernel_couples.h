@@ -3,7 +3,7 @@
  * To count an element is to store a number, and a processor stores one a cycle: that is what a sketch costs. Most of
  * a tensor's elements lie within a few binades, so that the keys of two of them fit one small index: the first's key
  * and the second's say which cell of a square is counted up, and the sums over its rows and columns are how often each
- * key was seen. What lies beyond the window, and is not 0, is counted one by one; but subnormals, which are counted
+ * key was seen. What lies beyond the window, and is not 0, is put aside and counted one by one; but subnormals, which are counted
  * apart in any case, only say that there are some. Vectors make the keys, which wait a
  * while before they are read: right after their store the processor is not done with it.
  */
@@ -13,14 +13,14 @@
 #include "_kernel_sketch.h"
 
 #ifdef HAS_AVX2
-#define AVX512 __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,fma,bmi2,popcnt")))
+#define AVX512 __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi2,fma,bmi2,popcnt")))
 
 /* A key is a sign and a place in the window. Behind its bins there are places for what is not counted, several, so
  * that many zeros do not wait for each other's store. */
 enum { KEY_SIGN = 64, KEY_BINS = 60, KEYS_IN_ALL = 2 * KEY_SIGN, BELOW = 42 /* of these, below the middle */, LOWEST_NORMAL = 4 };
 
 /* Sums have 16 bits. A window fits where at most one element in so many is beyond; after some others no more are tried. */
-enum { MOST_COUPLES = 32000, MOST_SAMPLES = 2048 /* of sixteen elements each */, FEW_BEYOND = 64, MOST_MISFITS = 3 };
+enum { MOST_COUPLES = 32000, MOST_SAMPLES = 2048 /* of sixteen elements each */, FEW_BEYOND = 5, MOST_MISFITS = 3 };
 enum { TRIED = 1024 /* elements, by which a window is chosen */, EXPONENT = 0x7f800000, AT_ONCE = 32 /* keys */ };
 
 static const uint8_t NO_KEYS[AT_ONCE] = {60, 124, 61, 125, 62, 126, 63, 127, 124, 60, 125, 61, 126, 62, 127, 63,
@@ -112,13 +112,27 @@ AVX512 static int can_couple(Sketch32 *sketch, const float *x, int64_t stride, i
     return is_fit;
 }
 
-static __attribute__((noinline, cold)) void count_beyond(Sketch32 *sketch, const float *x, unsigned lanes) {
-    for (; lanes; lanes &= lanes - 1, sketch->couples.beyond++) {
-        uint32_t word = float_bits(x[__builtin_ctz(lanes)]);
-        int bin = (int)((word & INT32_MAX) >> 21);
-        sketch->bins[0][word >> 21]++;
-        widen(&sketch->range, bin, bin, 0);
+/* Counts what was put aside. */
+static __attribute__((noinline)) void count_others(Sketch32 *sketch) {
+    Couples *c = &sketch->couples;
+    int low = BINS32, high = -1;
+    for (int i = 0; i < c->others_count; i++) {
+        int bin = c->others[i], place = bin % (BINS32 / 2);
+        sketch->bins[0][bin]++;
+        low = place < low ? place : low;
+        high = place > high ? place : high;
     }
+    widen(&sketch->range, low, high, 0);
+    c->beyond += c->others_count;
+    c->others_count = 0;
+}
+
+/* Puts bins of some lanes aside. */
+AVX512 INLINE void put_aside(Sketch32 *sketch, __m512i bins, unsigned lanes) {
+    Couples *c = &sketch->couples;
+    if (c->others_count > OTHERS_WAIT - AT_ONCE) count_others(sketch);
+    _mm512_storeu_si512(c->others + c->others_count, _mm512_maskz_compress_epi16(lanes, bins));
+    c->others_count += __builtin_popcount(lanes);
 }
 
 /* What stays in registers meanwhile. */
@@ -150,25 +164,22 @@ AVX512 INLINE void make_room(Sending *s, Sketch32 *sketch, int64_t times) {
 
 /* The keys of sixteen elements and of sixteen others are put behind those that wait, of which the foremost are counted.
  * A key is all in the upper half of a word. */
-AVX512 INLINE void send_keys(Sending *s, Sketch32 *sketch, const float *x, __m512 v, const float *y, __m512 w) {
+AVX512 INLINE void send_keys(Sending *s, Sketch32 *sketch, __m512 v, __m512 w) {
     enum { A_OR_B_AND_C = 0xF8, SIGN = BINS32 / 2 };
     Couples *c = &sketch->couples;
     const __m512i magnitude = _mm512_set1_epi32(INT32_MAX);
     __m512i word = _mm512_castps_si512(v), other = _mm512_castps_si512(w);
     __m512i half = _mm512_permutex2var_epi16(word, s->upper, other);
-    __m512i bin = _mm512_sub_epi16(_mm512_srli_epi16(half, 5), s->base);
-    __m512i place = _mm512_and_si512(bin, _mm512_set1_epi16((short)~SIGN));
+    __m512i bin = _mm512_srli_epi16(half, 5), above = _mm512_sub_epi16(bin, s->base);
+    __m512i place = _mm512_and_si512(above, _mm512_set1_epi16((short)~SIGN));
     unsigned is_inside = _mm512_cmplt_epu16_mask(place, _mm512_set1_epi16(KEY_BINS));
     unsigned is_normal = _mm512_test_epi16_mask(half, _mm512_set1_epi16(EXPONENT >> 16));
     unsigned is_filled = (unsigned)_mm512_test_epi32_mask(word, magnitude) | (unsigned)_mm512_test_epi32_mask(other, magnitude) << 16;
     unsigned beyond = is_normal & ~is_inside;
     s->filled += __builtin_popcount(is_filled);
     s->small |= is_filled ^ is_normal;
-    if (__builtin_expect(beyond != 0, 0)) {
-        count_beyond(sketch, x, beyond & 0xffff);
-        count_beyond(sketch, y, beyond >> 16);
-    }
-    __m512i key = _mm512_ternarylogic_epi32(place, _mm512_srli_epi16(bin, 4), _mm512_set1_epi16(KEY_SIGN), A_OR_B_AND_C);
+    if (__builtin_expect(beyond != 0, 0)) put_aside(sketch, bin, beyond);
+    __m512i key = _mm512_ternarylogic_epi32(place, _mm512_srli_epi16(above, 4), _mm512_set1_epi16(KEY_SIGN), A_OR_B_AND_C);
     __m256i keys = _mm256_mask_mov_epi8(s->none, is_inside, _mm512_cvtepi16_epi8(key));
     _mm256_storeu_si256((__m256i *)(void *)(c->keys + s->next), keys);
     count_keys(c, turned(s->next + KEYS_WAIT));
@@ -179,6 +190,7 @@ AVX512 INLINE void send_keys(Sending *s, Sketch32 *sketch, const float *x, __m51
 AVX512 INLINE int64_t end_sending(const Sending *s, Sketch32 *sketch, int64_t n) {
     Couples *c = &sketch->couples;
     c->next = s->next;
+    count_others(sketch);
     sketch->range.has_subnormal |= s->small != 0;
     if (c->beyond > n / FEW_BEYOND) {
         empty_cells(sketch);

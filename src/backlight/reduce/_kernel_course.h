@@ -32,7 +32,7 @@ typedef struct {
 
 /* What a course is made with: functions in Python that do the same for anything, and where things are. */
 enum {
-    ON_FORWARD, ON_LOSS, SEE_LOSS, BEFORE_UPDATE, AFTER_UPDATE, SEND, /* functions in Python */
+    ON_FORWARD, ON_LOSS, SEE_LOSS, BEFORE_UPDATE, AFTER_UPDATE, PASSED, SEND, /* functions in Python */
     HOOKS, KEY,                  /* torch's hooks before a forward pass, and the course's place among them */
     MODELS, APART, FLAGS,        /* weak references; the threads that are apart; what torch.compiler knows */
     GRAD_ENABLED, GRAPH_TASK, TRACING, MODES, /* torch's functions that tell where one is */
@@ -41,7 +41,7 @@ enum {
     GIVEN
 };
 static const char *const GIVEN_NAMES[GIVEN] = {
-    "on_forward", "on_loss", "see_loss", "before_update", "after_update", "send", "hooks", "key", "models", "apart", "flags",
+    "on_forward", "on_loss", "see_loss", "before_update", "after_update", "passed", "send", "hooks", "key", "models", "apart", "flags",
     "is_grad_enabled", "graph_task", "tracing_state", "function_modes", "perf", "now", "row", "losses"};
 
 typedef struct {
@@ -328,23 +328,25 @@ static PyObject *course_before_update(PyObject *self, PyObject *const *arguments
     return PyObject_CallFunctionObjArgs(course->given[BEFORE_UPDATE], arguments[0], arguments[1], arguments[2], NULL);
 }
 
-/* Whether the step that ends is one of which nothing was captured, and the next one is known to be such too. */
+/* Whether the step that ends is one of which nothing was captured. */
 static int is_usual_end(const Course *course, PyObject *optimizer) {
-    return course->is_plain && course->is_open && course->leased_steps > 0 && course->iterations == 0 &&
-           course->passes < MOST_PASSES && referent(course->optimizer) == optimizer && !is_any_compiled(course);
+    int has_trained = course->leased_steps > 0 || course->passes > 0; /* else it may have, in another thread */
+    return course->is_plain && course->is_open && course->iterations == 0 && has_trained && course->passes < MOST_PASSES &&
+           referent(course->optimizer) == optimizer && !is_any_compiled(course);
 }
 
-/* Ends a step and waits for the next; 0 where Python has to, and nothing was done. */
+/* Ends a step, and waits for the next if that is known to be such a one too; 0 where Python has to, and nothing was done. */
 static int end_step(Course *course, PyObject *optimizer) {
     double started = clock_secs(course, PERF), rate = 0.0, duration_secs = started - course->started;
     if (duration_secs >= course->leased_secs || !has_room_for_step(course)) return 0;
     int has_rate = read_rate(course, optimizer, &rate);
-    if (has_rate < 0 || PyObject_SetItem(course->given[HOOKS], course->given[KEY], course->hook)) return 0;
+    if (has_rate < 0) return 0;
+    if (course->leased_steps > 0 && PyObject_SetItem(course->given[HOOKS], course->given[KEY], course->hook)) return 0;
     PassedStep *passed = &course->steps[course->steps_length++];
     *passed = (PassedStep){.step = course->step, .started_at = course->started_at, .duration_secs = duration_secs,
                            .loss = course->loss, .has_loss = course->has_loss, .learning_rate = rate, .has_rate = has_rate};
     course->is_open = 0;
-    course->leased_steps--;
+    if (course->leased_steps > 0) course->leased_steps--;
     course->leased_secs -= duration_secs;
     course->passed_steps++;
     passed->recording_secs = course->recording_secs + clock_secs(course, PERF) - started;
@@ -354,7 +356,13 @@ static int end_step(Course *course, PyObject *optimizer) {
 static PyObject *course_after_update(PyObject *self, PyObject *const *arguments, Py_ssize_t given) {
     Course *course = (Course *)self;
     if (given != 3 || course->hook == NULL) return refuse("after_update takes optimizer, args, kwargs");
-    if (is_usual_end(course, arguments[0]) && end_step(course, arguments[0])) Py_RETURN_NONE;
+    if (is_usual_end(course, arguments[0])) {
+        int is_last = course->leased_steps < 1;
+        if (end_step(course, arguments[0])) {
+            if (is_last) return PyObject_CallNoArgs(course->given[PASSED]);
+            Py_RETURN_NONE;
+        }
+    }
     PyErr_Clear();
     return PyObject_CallFunctionObjArgs(course->given[AFTER_UPDATE], arguments[0], arguments[1], arguments[2], NULL);
 }

@@ -23,12 +23,13 @@ typedef struct {
 } Range;
 
 /* Elements that are counted by twos, before they come to the bins: see _kernel_couples.h. */
-enum { KEYS_WAIT = 128, WORTHWHILE = 4096 /* elements: of fewer, to empty the cells takes longer */ };
+enum { KEYS_WAIT = 128, OTHERS_WAIT = 1024, WORTHWHILE = 4096 /* elements: of fewer, to empty the cells takes longer */ };
 typedef struct {
     uint16_t cells[128][256] __attribute__((aligned(64)));      /* 0 but within a tensor */
     uint8_t keys[2 * KEYS_WAIT] __attribute__((aligned(64)));
+    uint16_t others[OTHERS_WAIT];                               /* bins of elements beyond the window */
     int base; /* the bin that the window begins with; 0 where there is no window */
-    int count, beyond, misfits, is_worthwhile;
+    int count, others_count, beyond, misfits, is_worthwhile;
     unsigned next;
 } Couples;
 
