@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import weakref
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final, Literal
 
@@ -93,7 +93,7 @@ class ModelNames:
         self.generation = 0  # how often the names were read
         self._parameters: list[OwnedTensor] = []
         self._buffers: list[OwnedTensor] = []
-        self._sizes: list[tuple[weakref.ref[nn.Module], int]] = []  # of each module
+        self._sizes: list[tuple[Callable[[], nn.Module | None], int]] = []  # of each module
         self._empty: list[tuple[weakref.ref[nn.Module], _Shelf, str]] = []  # places for tensors
         self.scan()
 
