@@ -221,7 +221,7 @@ COUPLES = {
 
 
 @pytest.mark.parametrize("kind", COUPLES)
-@pytest.mark.parametrize("samples", [0, 16, 2100])
+@pytest.mark.parametrize("samples", [0, 16, 17, 2100])
 def test_counting_by_twos_misses_nothing(lanes, kind, samples):
     tensor = COUPLES[kind](torch.Generator().manual_seed(3))
     if samples:
