@@ -55,6 +55,30 @@ class TestNotFinite:
         assert told(run.path, "nonfinite") == [0, 12]
         assert opened_by(run.path, "nonfinite") == [0, 10, 11, 12]
 
+    def test_a_logged_loss_that_is_nan_and_never_trained_on_opens_it(self, root):
+        model, optimizer = simple()
+        with backlight.watch(model, optimizer, root=root, schedule=set(), blackbox=3) as run:
+            for step in range(40):
+                with run.step():
+                    loss = model(torch.randn(5, 3)).square().mean()
+                    run.log(loss=loss * torch.nan if step in (5, 6, 20) else loss)
+                    optimizer.zero_grad()
+                    loss.backward()
+                    optimizer.step()
+        assert told(run.path, "nonfinite") == [5, 20]
+        assert opened_by(run.path, "nonfinite") == [2, 3, 4, 17, 18, 19]
+
+    def test_a_loss_that_is_nan_is_told_once_whether_seen_or_logged(self, root):
+        model, optimizer = simple()
+        with backlight.watch(model, optimizer, root=root, schedule=set(), blackbox=3) as run:
+            for step in range(20):
+                loss = model(torch.randn(5, 3)).square().mean() * (torch.nan if step > 9 else 1)
+                optimizer.zero_grad()
+                loss.backward()
+                optimizer.step()
+                run.log(loss=loss)
+        assert told(run.path, "nonfinite") == [10]
+
     def test_what_was_finite_in_between_is_told_again(self, root):
         model, optimizer = simple()
         with backlight.watch(model, optimizer, root=root, schedule=set(), blackbox=2) as run:

@@ -130,6 +130,49 @@ def test_raw_values_take_as_many_bytes_as_they_may(root):
     assert max(sizes[8 << 20]) > max(sizes[None])
 
 
+def test_a_budget_that_is_spent_is_said_and_counted(root):
+    model, optimizer = simple()
+    for most, is_spent in ((40_000, True), (1 << 30, False)):
+        with backlight.watch(
+            model, optimizer, root=root, every=1, samples=2, value_bytes=(4 << 20, most)
+        ) as run:
+            for _ in range(8):
+                train_once(model, optimizer, torch.randn(6, 3))
+        events = [row for row in read(run.path, "events") if row["kind"] == "values"]
+        left_out = json.loads((run.path / "run.json").read_text())["recorder"]["values_left_out"]
+        assert (len(events) == 1, left_out.get("tensors", 0) > 0) == (is_spent, is_spent)
+        files = list(run.path.glob("values/*"))
+        assert 0 < len(files) < 8 if is_spent else len(files) == 8
+        assert all(event["step"] <= len(files) for event in events)
+        assert sum(file.stat().st_size for file in files) <= most
+
+
+def test_losses_of_another_number_of_samples_are_told_in_one_sentence(root):
+    model, optimizer = simple()
+    run = backlight.watch(model, optimizer, root=root, every=1, samples=highest_loss(2))
+    out = model(torch.randn(6, 3))
+    run.batch(losses=[0.5, 0.1])
+    out.sum().backward()
+    with pytest.raises(backlight.BacklightError, match=r"losses=…\) got 2 values, and no tensor"):
+        optimizer.step()
+    run.finish()
+
+
+def test_a_step_that_was_not_captured_cannot_be_kept_and_that_is_said(root, monkeypatch):
+    monkeypatch.setenv("BACKLIGHT_STRICT", "0")
+    model, optimizer = simple()
+    with (
+        pytest.warns(backlight.BacklightWarning, match="decide=True"),
+        backlight.watch(model, optimizer, root=root, every=10) as run,
+    ):
+        for _ in range(3):
+            with run.step() as step:
+                train_once(model, optimizer, torch.randn(6, 3))
+                step.keep("because")
+    told = [(row["recorded"], row["reason"]) for row in read(run.path, "steps")]
+    assert told == [(True, "because"), (False, ""), (False, "")]
+
+
 @pytest.mark.parametrize("wrong", [0, -1, 1.5, True, "4 MiB", (1,) * 3, (), (4, 0), [None, 1]])
 def test_a_number_of_bytes_that_is_none_is_refused_in_one_sentence(root, wrong):
     model, optimizer = simple()

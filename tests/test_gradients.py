@@ -121,6 +121,24 @@ def test_several_named_backward_passes_are_kept_apart(root):
     assert [row["backward"] for row in find(run.path, "(model):out.0", "grad")] == ["fit", "size"]
 
 
+@pytest.mark.parametrize("every", [1, 2])
+def test_a_named_pass_may_begin_the_step_and_has_its_name_in_each(every, root):
+    model, optimizer = linear()
+    with backlight.watch(model, optimizer, root=root, every=every) as run:
+        for _ in range(6):
+            optimizer.zero_grad()
+            for name in ("left", "right"):
+                with run.backward(name):
+                    model(torch.randn(4, 3)).square().sum().backward()
+            optimizer.step()
+        model(torch.randn(4, 3)).sum().backward()
+        optimizer.step()
+    for place in ("weight", "(model):out.0"):
+        rows = find(run.path, place, "grad")
+        expected = [(at, name) for at in range(0, 6, every) for name in ("left", "right")]
+        assert [(row["step"], row["backward"]) for row in rows] == [*expected, (6, "")]
+
+
 def test_double_backward_is_seen_each_time(root):
     model, optimizer = linear()
     with backlight.watch(model, optimizer, root=root, every=1) as run:

@@ -529,9 +529,9 @@ class TestBadInput:
         run = self.watch(root)
         with pytest.warns(backlight.BacklightWarning, match="not one number") as caught:
             for _ in range(3):
-                run.log(loss="low", pair=torch.ones(2), good=1.0)
+                run.log(loss="low", text="3.5", bytes=b"3", pair=torch.ones(2), good=1.0)
         run.finish()
-        assert len(caught) == 2
+        assert len(caught) == 4
         assert [row["name"] for row in read(run.path, "scalars")] == ["good"] * 3
 
     def test_code_that_belongs_to_no_module_is_told_too(self, root, monkeypatch):

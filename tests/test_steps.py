@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 import warnings
 from contextlib import nullcontext
 from math import nan
@@ -714,7 +716,36 @@ class TestRawValues:
                 run.tensor("x", torch.ones(2), batch_dim=3)
 
 
+_KILLED = """
+import os, sys, torch, backlight
+model = torch.nn.Linear(2, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+run = backlight.watch(
+    model, optimizer, root=sys.argv[1], project="p", name="n", every=100, blackbox=50
+)
+for number in range(20):
+    model(torch.ones(3, 2)).sum().backward()
+    optimizer.step()
+    run.log(number=number)
+    run.flush()
+os._exit(3)
+"""
+
+
 class TestResume:
+    def test_a_number_that_was_logged_under_is_not_given_to_another_step(self, root):
+        killed = subprocess.run([sys.executable, "-c", _KILLED, str(root)], check=False)
+        assert killed.returncode == 3
+        model, optimizer = simple()
+        with backlight.watch(model, optimizer, resume=root / "p" / "n", every=1) as run:
+            for number in range(20, 23):
+                train_once(model, optimizer)
+                run.log(number=number)
+        told = [(row["step"], row["value"]) for row in read(run.path, "scalars")]
+        assert told == [(number, number) for number in range(23)]
+        # The black box had the others, and nobody opened it.
+        assert [row["step"] for row in read(run.path, "steps")] == [0, 20, 21, 22]
+
     def test_a_run_goes_on_where_it_was(self, root):
         model, optimizer = simple()
         with backlight.watch(model, optimizer, root=root, every=1, config={"lr": 0.1}) as run:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict, deque
 from collections.abc import Callable
+from math import isnan
 from typing import Any, Final, NamedTuple
 
 from backlight.blackbox import Nonfinite, SpikeDetector, gradient_norm, nonfinite_in
@@ -33,6 +34,7 @@ class Alarm:
         self._gradient_norms = SpikeDetector()
         self._spiked = {True: -1, False: -1}  # the last step that did, by a loss logged or found
         self._nonfinite = (_Kind(), _Kind())  # where there is NaN, and where infinity
+        self._is_nan_logged = False  # the last loss that was
         self._told = self._pause = 0  # how many of those, and the steps until the next
 
     @property
@@ -89,12 +91,21 @@ class Alarm:
 
         What was told of the one is not told of the other in the same step.
         """
+        if kind is None and isnan(loss):
+            return self._nan_is_logged()
         is_logged = kind is None
         detector = self._logged_losses if kind is None else self._losses[kind]
+        self._is_nan_logged &= not is_logged
         if not detector.is_spike(loss) or step == self._spiked[not is_logged]:
             return None
         self._spiked[is_logged] = step
         return Happening("spike", f"loss {loss:.4g}")
+
+    def _nan_is_logged(self) -> Happening | None:
+        """A loss that is NaN, though none before it was, nor anything that was recorded."""
+        is_news = not self._is_nan_logged and not any(kind.places for kind in self._nonfinite)
+        self._is_nan_logged = True
+        return Happening("nonfinite", "loss nan") if is_news else None
 
 
 class _Kind:

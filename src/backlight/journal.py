@@ -68,6 +68,7 @@ class Journal:
         self._is_last_recorded = False
         self._troubles: deque[Exception] = deque()  # met by the thread, told by the trainer's
         self._left_out: Counter[str] = Counter()
+        self._values_left_out: Counter[str] = Counter()
         self._graphs: set[str] = set()
         self._is_stopped = self._is_abandoned = False
         self._writing_secs, self._earlier_bytes = 0.0, 0
@@ -105,6 +106,7 @@ class Journal:
         self._writing_secs = float(known("writing_secs"))
         self._earlier_bytes = int(known("bytes"))
         self._left_out.update(_counts(account.get("left_out")))
+        self._values_left_out.update(_counts(account.get("values_left_out")))
         self._earlier_faults = _counts(account.get("faults"))
 
     def start(
@@ -210,9 +212,15 @@ class Journal:
             record.stats = None
             record.row = {**record.row, "recorded": False, "reason": "left out: slow disk"}
 
+    def leave_out(self, values: Counter[str]) -> None:
+        """Count what of raw values was not kept, for want of bytes or of what to choose them by."""
+        self._values_left_out += values
+
     def scalar(self, step: int, name: str, value: Any) -> float | None:
         """Take a number that the user logged, and return it; None if it is no number."""
         try:
+            if isinstance(value, (str, bytes, bytearray)):
+                raise TypeError  # also where it reads like a number
             # item() and not float(): a tensor that requires a gradient would warn.
             number = float(value.item() if hasattr(value, "item") else value)
         except (TypeError, ValueError, RuntimeError, OverflowError):
@@ -310,6 +318,7 @@ class Journal:
             "writing_secs": round(self._writing_secs, 6),
             "bytes": self._earlier_bytes + self._writer.bytes_written,
             "left_out": dict(self._left_out),
+            "values_left_out": dict(self._values_left_out),
             "faults": dict(self._earlier_faults + Counter(self._guard.as_dict())),
         }
 

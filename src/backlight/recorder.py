@@ -114,6 +114,7 @@ class Recorder:
             spent_bytes=earlier.value_bytes if earlier else 0,
         )
         self._is_keeping = samples is not None
+        self._is_spent = False  # the budget of raw values, as an event has said
         self._own = StatisticBook(self._guard, earlier.info.statistics if earlier else ())
         self._observer = Observer(self._names, self._sites, self._guard, self._keeper)
         self._modules = ModuleCapture(self._names, self, self._observer)
@@ -226,6 +227,7 @@ class Recorder:
                     self._course.step, Happening(kind, why or f"the run {status}")
                 )
         self._let_go()
+        self._journal.leave_out(self._keeper.left_out)
         self._journal.finish(status)
 
     def _let_go(self) -> None:
@@ -679,6 +681,17 @@ class Recorder:
         new_sites = self._sites.take_new()
         if new_sites:
             self._journal.sites(new_sites)
+        if self._observer.is_keeping:
+            self._tell_of_values()
+
+    def _tell_of_values(self) -> None:
+        """Say what came of the raw values of the step that ends."""
+        if self._keeper.is_spent and not self._is_spent:
+            self._is_spent = True
+            text = "raw values take as many bytes as the run may have: less of them is kept"
+            self._journal.event(self._course.step, "values", text)
+        if self._keeper.misfit is not None:
+            self._guard.mistake(self._keeper.misfit)
 
     def _settle(
         self,
@@ -690,6 +703,13 @@ class Recorder:
         """Say what the step was, and let the ledger decide what becomes of it."""
         is_kept, reason = decision or (self._reason is not None, self._reason or "")
         has_stats = record.stats is not None
+        if decision is not None and is_kept and not self._is_captured:
+            reason = ""
+            if not self._journal.is_stopped:
+                self._guard.mistake(
+                    "step.keep() was called in a step that the schedule did not want, so nothing "
+                    "of it was captured: begin such a step with run.step(decide=True)."
+                )
         record.row = row = self._row(
             is_recorded=is_kept and has_stats, reason=reason, signature=signature
         )

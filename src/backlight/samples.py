@@ -98,8 +98,8 @@ def _places(places: object) -> tuple[int, ...] | None:
     """Positions, each once; None if they are not whole numbers from 0 on."""
     if not isinstance(places, Iterable) or isinstance(places, (str, bytes, Mapping)):
         return None
-    listed = list(places)
     try:
+        listed = list(places)  # a tensor of one number has none
         unique = tuple(dict.fromkeys(map(index, listed)))
     except TypeError:
         return None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Collection, Hashable
 from operator import index
 from typing import Any, Final
 
@@ -89,6 +89,16 @@ class BatchFacts:
         if self._batch_size is not None:
             shared = [self._batch_size]
         return all(size == known for known in own or shared)
+
+    def misfit(self, shapes: Collection[tuple[int, ...]]) -> str | None:
+        """What is wrong where something was told of more or fewer samples than any tensor has."""
+        for (fact, _), known in self._known.items():
+            if shapes and not any(len(known) in shape for shape in shapes):
+                return (
+                    f"{_argument(fact)} got {len(known)} values, and no tensor of the step has so "
+                    "many samples: give one for each sample."
+                )
+        return None
 
     def choose(
         self, selection: SampleSelection, size: int, iteration: int, *, may_wait: bool

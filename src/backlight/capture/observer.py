@@ -73,8 +73,7 @@ class Observer(Sights):
         self.step, self.is_open, self.has_backward = step, True, False
         self.is_native = self.reducer.table is not None and self.reducer.own is None
         self.is_plain = self.is_quick = self.is_native and not is_keeping
-        self.iteration = self._backward = 0
-        self.grad_code = GRAD
+        self.iteration = 0  # and a pass that is named outside of the step keeps its name
         self.recording_secs = 0.0
         self.reducer.clear()
         if self._has_seen:

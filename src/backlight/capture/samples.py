@@ -74,6 +74,8 @@ class ValueKeeper:
         spent_bytes: int = 0,
     ) -> None:
         self.left_out: Counter[str] = Counter()
+        self.misfit: str | None = None  # what the user told of the last step that fits no tensor
+        self.is_spent = False  # the run's budget of bytes: from some step on less is kept
         self.backwards = [""]  # the names of backward passes that quantities may speak of
         self._selection = selection
         self._step_bytes = most_bytes.step
@@ -187,6 +189,7 @@ class ValueKeeper:
         rows = values = None
         if self._rule is not None:
             self._facts.settle()
+            self.misfit = self._facts.misfit({seen.plan.shape for seen in self._seen})
             self._decide(is_end=True, is_narrower=keep is not None)
             if isinstance(keep, Sequence) and keep:
                 self._check_chosen()
@@ -326,6 +329,7 @@ class ValueKeeper:
 
     def _fit_budget(self, budget_bytes: int) -> None:
         wanted_bytes = sum([seen.plan.file_bytes for seen in self._seen if seen.values is not None])
+        self.is_spent |= wanted_bytes > budget_bytes == self._run_bytes_left
         if wanted_bytes > budget_bytes or self._neuron_steps:
             self._shrink(budget_bytes)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
@@ -13,6 +13,9 @@ from backlight.schema import SITES, STEPS, TABLES, RunInfo
 from backlight.store.follow import latest_step, read_table
 from backlight.store.runs import read_info, status_of
 from backlight.store.values import FOLDER
+
+_NUMBERED: Final = ("steps", "stats", "scalars", "notes", "events")
+"""The tables that name steps: those that a black box held may be known by what was logged alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +39,7 @@ def read_progress(path: Path) -> Progress:
     if info.ended_at is None:
         info.recorder = {**info.recorder, **_account_of(path)}
     sites = {row["site"]: row for row in read_table(path / "sites", SITES, SITES.names).to_pylist()}
-    last_step = max(latest_step(path / table, TABLES[table]) for table in ("steps", "stats"))
+    last_step = max(latest_step(path / table, TABLES[table]) for table in _NUMBERED)
     in_order = [sites[number] for number in sorted(sites)]
     value_bytes = sum(file.lstat().st_size for file in (path / FOLDER).glob("*.safetensors"))
     return Progress(info, last_step, in_order, value_bytes)
