@@ -55,6 +55,29 @@ def test_clipping_shows_in_what_the_optimizer_saw(root):
     assert_is(find(run.path, "weight", "grad_applied")[0], applied)
 
 
+@pytest.mark.parametrize("has_closure", [False, True])
+def test_a_clipping_that_has_nothing_to_clip_stores_nothing(has_closure, root):
+    model, optimizer = linear()
+    x = torch.randn(4, 3)
+
+    def closure():
+        optimizer.zero_grad()
+        loss = model(x).square().sum()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1e6)
+        return loss
+
+    with backlight.watch(model, optimizer, root=root, every=1) as run:
+        for _ in range(6):
+            if has_closure:
+                optimizer.step(closure)
+            else:
+                closure()
+                optimizer.step()
+    assert len(find(run.path, "weight", "grad")) == 6
+    assert find(run.path, "weight", "grad_applied") == []
+
+
 def test_accumulation_keeps_micro_batches_apart(root):
     model, optimizer = linear()
     made = []

@@ -233,7 +233,7 @@ class Observer(Sights):
                 state = self.reducer.observe_marked(
                     grad, place.site, self.grad_code, self.iteration
                 )
-            place.note_made(state)
+            place.note_made(None if state is None else state[0])
         except Exception as error:
             self._guard.catch("reading a parameter's gradient", error)
 

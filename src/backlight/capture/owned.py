@@ -21,7 +21,8 @@ from backlight.capture.optimizer import OptimizerCapture
 from backlight.capture.sights import Held, Sights, are_held, find_held, hook_held, unhook_held
 from backlight.capture.sites import LEFT_OUT, SiteBook
 from backlight.capture.trees import states_in
-from backlight.reduce.readable import State, has_values, state_of, states_of
+from backlight.reduce.native import fingerprints
+from backlight.reduce.readable import State, has_values, state_of
 from backlight.reduce.reducer import Item, Reducer
 from backlight.reduce.spec import GRAD_APPLIED, UPDATE, VALUE
 
@@ -350,10 +351,10 @@ def _applied(trained: list[tuple[_Place, torch.Tensor]]) -> list[Item]:
         for place, parameter in trained
         if place.site >= 0 and (grad := parameter.grad) is not None
     ]
-    known = states_of([grad for place, grad in seen if place.made is not None])
-    states = iter(known)
+    # Not by their versions: a clipping that has nothing to clip changes these alone.
+    known = iter(fingerprints([grad for place, grad in seen if place.made is not None]))
     return [
         (grad, place.site, GRAD_APPLIED)
         for place, grad in seen
-        if place.made is None or place.made != next(states)
+        if place.made is None or place.made != next(known)
     ]

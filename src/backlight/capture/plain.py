@@ -102,7 +102,7 @@ class Held:
         self.before: Any = None  # the value before an update
         self.states: dict[str, int] = {}
         self.is_before_known = False
-        self._made: tuple[int, int] | None = None
+        self._made: int | None = None
         self._made_step, self._times = -1, 0
 
     def __call__(self, grad: Any) -> None:
@@ -120,15 +120,15 @@ class Held:
         return self._made_step == self._observer.step and self._times > 0
 
     @property
-    def made(self) -> tuple[int, int] | None:
-        """The state of the gradient that autograd made, if it made one, in this step."""
+    def made(self) -> int | None:
+        """The fingerprint of the gradient that autograd made, if it made one, in this step."""
         return self._made if self.has_been_made else None
 
-    def note_made(self, state: tuple[int, int] | None) -> None:
+    def note_made(self, fingerprint: int | None) -> None:
         """Autograd has made a gradient; of several, none is what is applied."""
         self._times = self._times + 1 if self.has_been_made else 1
         self._made_step = self._observer.step
-        self._made = state if self._times == 1 else None
+        self._made = fingerprint if self._times == 1 else None
 
 
 def hook_held(places: list[Any], key: Any) -> list[Any]:

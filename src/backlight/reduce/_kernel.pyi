@@ -119,7 +119,7 @@ class Held:
     key: Any
     is_first_hook: bool
     has_been_made: bool
-    made: tuple[int, int] | None
+    made: int | None
     def __init__(
         self,
         observer: Sights,
@@ -131,7 +131,7 @@ class Held:
         /,
     ) -> None: ...
     def __call__(self, grad: Any, /) -> None: ...
-    def note_made(self, state: tuple[int, int] | None, /) -> None: ...
+    def note_made(self, fingerprint: int | None, /) -> None: ...
 
 class Call:
     module: str

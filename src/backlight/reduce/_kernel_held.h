@@ -23,7 +23,7 @@ typedef struct {
     PyObject *hooks, *key;           /* the parameter's hooks, if it is among them, and its place there; or None */
     PyObject *sole_hooks;            /* with it alone, or NULL */
     unsigned long long identity;
-    int64_t made_step, made_version;
+    int64_t made_step;
     uint64_t made_digest; /* of the gradient as autograd made it, once, in the step; 0 if it did so otherwise */
     int site, times_made;
     char is_before_known, is_first_hook;
@@ -65,12 +65,11 @@ static void held_dealloc(PyObject *self) {
 /* The step under way; -1 once the collector has been here. */
 static int64_t step_of(const Held *held) { return held->observer ? ((Sights *)held->observer)->step : -1; }
 
-static void note_made(Held *held, uint64_t digest, int64_t version) {
+static void note_made(Held *held, uint64_t digest) {
     int64_t step = step_of(held);
     if (held->made_step != step) held->times_made = 0;
     held->made_step = step;
     held->made_digest = held->times_made ? 0 : digest; /* of several, none is what is applied */
-    held->made_version = version;
     held->times_made++;
 }
 
@@ -79,15 +78,14 @@ static int has_made(const Held *held) { return held->made_step == step_of(held) 
 static int see_made(Sights *s, Held *held, PyObject *grad) {
     Table *table = (Table *)s->table;
     Job job;
-    int64_t version;
-    if (!s->is_native || find_live(grad, &job.tensor) || version_of(grad, &version)) return SLOW;
+    if (!s->is_native || find_live(grad, &job.tensor)) return SLOW;
     start_row(&job.row, job.tensor.dtype, table->order, s->iteration);
     job.row.site = held->site;
     job.row.quantity = (int16_t)s->grad_code;
     start_job(&job, has_made(held) ? NO_DIGEST : WITH_DIGEST);
     if (run_jobs(&table->rows, &job, 1)) return FAILED;
     table->order++;
-    note_made(held, job.digest, version);
+    note_made(held, job.digest);
     return DONE;
 }
 
@@ -196,11 +194,9 @@ static int add_value(Batch *values, Held *held, PyObject *parameter, int is_movi
     return use_before(job, held, copy_to);
 }
 
-/* Is the gradient what autograd made of it? The job has digested it. */
-static int is_as_made(const Held *held, PyObject *grad, const Job *job) {
-    int64_t version;
-    return !version_of(grad, &version) && job->digest && job->digest == held->made_digest && version == held->made_version;
-}
+/* Is the gradient what autograd made of it? The job has digested it. A clipping that had nothing to clip has changed its
+ * version and nothing else. */
+static int is_as_made(const Held *held, const Job *job) { return job->digest && job->digest == held->made_digest; }
 
 /* The parameters' values to `values`, and behind them for a digest the gradients that may be those that autograd
  * made; all gradients to `applied`. The answer is how many rows `values` has; below 0 that Python must do it. */
@@ -236,7 +232,7 @@ static void drop_as_made(Batch *applied, const Batch *values, int64_t rows) {
         const Job *digest = next < values->length ? &values->jobs[next] : NULL;
         int is_compared = digest && digest->owner == applied->jobs[i].owner;
         next += is_compared;
-        if (is_compared && is_as_made(digest->owner, applied->kept[i], digest)) continue;
+        if (is_compared && is_as_made(digest->owner, digest)) continue;
         applied->jobs[kept++] = applied->jobs[i];
     }
     applied->length = kept; /* what is left in `kept` only stays alive */
@@ -381,11 +377,10 @@ static PyObject *pairs_of_held(PyObject *module, PyObject *list) {
     return pairs;
 }
 
-static PyObject *held_note_made(PyObject *self, PyObject *state) {
-    unsigned long long digest = 0;
-    long long version = 0;
-    if (state != Py_None && !PyArg_ParseTuple(state, "KL", &digest, &version)) return NULL;
-    note_made((Held *)self, digest, version);
+static PyObject *held_note_made(PyObject *self, PyObject *number) {
+    uint64_t digest = number == Py_None ? 0 : PyLong_AsUnsignedLongLong(number);
+    if (PyErr_Occurred()) return NULL;
+    note_made((Held *)self, digest);
     Py_RETURN_NONE;
 }
 
@@ -393,7 +388,7 @@ static PyObject *held_made(PyObject *self, void *unused) {
     Held *held = (Held *)self;
     (void)unused;
     if (!has_made(held) || !held->made_digest) Py_RETURN_NONE;
-    return Py_BuildValue("KL", (unsigned long long)held->made_digest, (long long)held->made_version);
+    return PyLong_FromUnsignedLongLong(held->made_digest);
 }
 
 static PyObject *held_has_been_made(PyObject *self, void *unused) {
@@ -420,11 +415,11 @@ static int held_init(PyObject *self, PyObject *arguments, PyObject *keywords) {
 }
 
 static PyMethodDef held_methods[] = {
-    {"note_made", held_note_made, METH_O, "Autograd has made a gradient, of this state or None."},
+    {"note_made", held_note_made, METH_O, "Autograd has made a gradient, of this fingerprint or None."},
     {NULL, NULL, 0, NULL},
 };
 static PyGetSetDef held_properties[] = {
-    {"made", held_made, NULL, "The state of the gradient that autograd made, if it made one, in this step; else None.", NULL},
+    {"made", held_made, NULL, "The fingerprint of the gradient that autograd made, if it made one, in this step; else None.", NULL},
     {"has_been_made", held_has_been_made, NULL, "Whether autograd has made a gradient in this step.", NULL},
     {NULL, NULL, NULL, NULL, NULL},
 };
