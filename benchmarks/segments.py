@@ -26,7 +26,7 @@ import backlight
 
 PARTS = ("zero_grad", "forward", "backward", "optimizer", "log")
 WARM_UP, STEPS, TENTH = 81, 80, 10
-"""After so many steps, the graph is followed in none of the next; see `run.py`."""
+"""The graph is followed in none of the steps after the warm-up; see `run.py`."""
 
 
 def step(loop: Loop, run: backlight.Run | None) -> list[float]:

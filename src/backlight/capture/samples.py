@@ -189,7 +189,7 @@ class ValueKeeper:
         rows = values = None
         if self._rule is not None:
             self._facts.settle()
-            self.misfit = self._facts.misfit({seen.plan.shape for seen in self._seen})
+            self.misfit = self._facts.misfit({seen.plan.shape for seen in self._seen} - {()})
             self._decide(is_end=True, is_narrower=keep is not None)
             if isinstance(keep, Sequence) and keep:
                 self._check_chosen()
