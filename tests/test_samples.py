@@ -141,7 +141,7 @@ def test_a_count_below_one_is_refused(make, count):
         make(count)
 
 
-@pytest.mark.parametrize("places", [[], [-1]])
+@pytest.mark.parametrize("places", [[], [-1], torch.tensor(2)], ids=str)
 def test_positions_that_cannot_be_are_refused(places):
     with pytest.raises(BacklightError, match="counted from 0"):
         positions(places)
