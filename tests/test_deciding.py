@@ -158,6 +158,23 @@ def test_losses_of_another_number_of_samples_are_told_in_one_sentence(root):
     run.finish()
 
 
+def test_what_was_told_wrongly_of_one_step_is_not_said_of_the_next(root, monkeypatch):
+    monkeypatch.setenv("BACKLIGHT_STRICT", "0")
+    model, optimizer = simple()
+    with (
+        pytest.warns(backlight.BacklightWarning, match="no tensor of the step"),
+        backlight.watch(model, optimizer, root=root, every=1) as run,
+    ):
+        for number in range(3):
+            with run.step(decide=True) as step:
+                run.batch(indices=range(2 if number == 0 else 6))
+                train_once(model, optimizer, torch.randn(6, 3))
+                if number == 0:
+                    step.keep("wrong", samples=[0])
+    faults = json.loads((run.path / "run.json").read_text())["recorder"]["faults"]
+    assert [times for text, times in faults.items() if "no tensor of the step" in text] == [1]
+
+
 def test_a_step_that_was_not_captured_cannot_be_kept_and_that_is_said(root, monkeypatch):
     monkeypatch.setenv("BACKLIGHT_STRICT", "0")
     model, optimizer = simple()

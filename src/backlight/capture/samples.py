@@ -186,7 +186,7 @@ class ValueKeeper:
         if keep is not None:
             self._rule = _as_rule(keep)
             self._chosen.clear()
-        rows = values = None
+        rows = values = self.misfit = None
         if self._rule is not None:
             self._facts.settle()
             self.misfit = self._facts.misfit({seen.plan.shape for seen in self._seen} - {()})
