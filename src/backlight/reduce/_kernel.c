@@ -73,8 +73,7 @@ static int widest_lanes(void) {
 #ifdef HAS_AVX2
     if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("fma") || !__builtin_cpu_supports("bmi2"))
         return PLAIN_LANES;
-    /* Processors before those with VBMI2 become slower altogether where they work on wide vectors. */
-    return __builtin_cpu_supports("avx512vbmi2") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl")
+    return __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl")
                ? AVX512_LANES
                : AVX2_LANES;
 #else

@@ -82,17 +82,10 @@ AVX512 INLINE __m512 add_sixteen(const float *x, Lanes512 *lanes, Half *a, Half 
     return v;
 }
 
-/* Counts sixteen elements, and sixteen others if there are any, one by one or by twos. */
-AVX512 INLINE void count_lanes(Lanes512 *lanes, Sending *sending, Sketch32 *sketch, const float *x, __m512 v, const float *y,
-                               __m512 w, const int by_twos) {
-    if (by_twos) {
-        send_keys(sending, sketch, v, w);
-        return;
-    }
+/* Counts sixteen elements one by one. */
+AVX512 INLINE void count_lanes(Lanes512 *lanes, Sketch32 *sketch, const float *x, __m512 v) {
     see_sizes(lanes, v);
-    if (y) see_sizes(lanes, w);
     if (sketch) count_sixteen(x, sketch);
-    if (sketch && y) count_sixteen(y, sketch);
 }
 
 AVX512 INLINE Look look_at(const float *x, int n, Sketch32 *sketch, const int by_twos) {
@@ -103,17 +96,22 @@ AVX512 INLINE Look look_at(const float *x, int n, Sketch32 *sketch, const int by
     const __m512d none = _mm512_setzero_pd();
     Half a = {_mm512_set1_pd(look.first), none, none}, b = a;
     int i = 0;
-    if (by_twos) make_room(&sending, sketch, (n + AT_ONCE - 1) / AT_ONCE);
-    for (; i + 32 <= n; i += 32) {
-        _mm_prefetch((const char *)(x + i + AHEAD), _MM_HINT_T0);
-        _mm_prefetch((const char *)(x + i + AHEAD + 16), _MM_HINT_T0);
-        __m512 v = add_sixteen(x + i, &lanes, &a, &b), w = add_sixteen(x + i + 16, &lanes, &a, &b);
-        count_lanes(&lanes, &sending, sketch, x + i, v, x + i + 16, w, by_twos);
+    if (by_twos) make_room(&sending, sketch, n / 64 * AT_ONCE + 3 * AT_ONCE);
+    for (; by_twos && i + 64 <= n; i += 64) {
+        __m512i keys[2];
+        for (int k = 0; k < 2; k++) {
+            const float *at = x + i + 32 * k;
+            _mm_prefetch((const char *)(at + AHEAD), _MM_HINT_T0);
+            _mm_prefetch((const char *)(at + AHEAD + 16), _MM_HINT_T0);
+            __m512 v = add_sixteen(at, &lanes, &a, &b), w = add_sixteen(at + 16, &lanes, &a, &b);
+            keys[k] = keys_of(&sending, sketch, v, w, k);
+        }
+        send_couples(&sending, &sketch->couples, keys[0], keys[1]);
     }
-    if (i + 16 <= n) {
+    for (; i + 16 <= n; i += 16) {
         __m512 v = add_sixteen(x + i, &lanes, &a, &b);
-        count_lanes(&lanes, &sending, sketch, x + i, v, NULL, _mm512_setzero_ps(), by_twos);
-        i += 16;
+        if (by_twos) send_alone(&sending, sketch, v);
+        else count_lanes(&lanes, sketch, x + i, v);
     }
     end_lanes512(&lanes, &look);
     if (by_twos) look.zeros += end_sending(&sending, sketch, i);
@@ -186,18 +184,23 @@ AVX512 INLINE int see_positions(const float *x, int64_t stride, int64_t samples,
     for (int i = 0; i < n; i += ABREAST) {
         const float *at = x + i;
         Half a = {eight_at(at), none, none}, b = {eight_at(at + 8), none, none};
-        if (by_twos) make_room(&sending, sketch, (samples + 1) / 2);
+        if (by_twos) make_room(&sending, sketch, samples / 4 * AT_ONCE + 3 * AT_ONCE);
         __mmask16 filled = _mm512_cmp_ps_mask(_mm512_loadu_ps(at), _mm512_setzero_ps(), _CMP_NEQ_UQ);
         int64_t left = samples;
-        for (; left >= 2; left -= 2, at += 2 * stride) {
-            _mm_prefetch((const char *)(at + SHORTLY), _MM_HINT_T0);
-            _mm_prefetch((const char *)(at + stride + SHORTLY), _MM_HINT_T0);
-            __m512 v = add_sixteen(at, &lanes, &a, &b), w = add_sixteen(at + stride, &lanes, &a, &b);
-            count_lanes(&lanes, &sending, sketch, at, v, at + stride, w, by_twos);
+        for (; by_twos && left >= 4; left -= 4) {
+            __m512i keys[2];
+            for (int k = 0; k < 2; k++, at += 2 * stride) {
+                _mm_prefetch((const char *)(at + SHORTLY), _MM_HINT_T0);
+                _mm_prefetch((const char *)(at + stride + SHORTLY), _MM_HINT_T0);
+                __m512 v = add_sixteen(at, &lanes, &a, &b), w = add_sixteen(at + stride, &lanes, &a, &b);
+                keys[k] = keys_of(&sending, sketch, v, w, k);
+            }
+            send_couples(&sending, &sketch->couples, keys[0], keys[1]);
         }
-        if (left) {
+        for (; left; left--, at += stride) {
             __m512 v = add_sixteen(at, &lanes, &a, &b);
-            count_lanes(&lanes, &sending, sketch, at, v, NULL, _mm512_setzero_ps(), by_twos);
+            if (by_twos) send_alone(&sending, sketch, v);
+            else count_lanes(&lanes, sketch, at, v);
         }
         note_half(&a, &all);
         note_half(&b, &all);

@@ -15,8 +15,11 @@
 #include "_kernel_pairs.h"
 #include "_kernel_units.h"
 
-enum { CHUNK = 1 << 14, LONG = 1 << 15, LARGE = 1 << 21, FEW = 8, MAX_WORKERS = 64 };
-enum { GRAIN = 1 << 15 /* torch's: a tensor of so many elements is one thread's */, MOST_AT_A_TIME = 4 };
+enum { CHUNK = 1 << 14, LARGE = 1 << 21, FEW = 8, MAX_WORKERS = 64, MOST_AT_A_TIME = 4 };
+
+/* A tensor of so many elements is one thread's: as torch has it, or, where it comes alone, what takes longer to read
+ * than another thread to be woken. */
+enum { GRAIN = 1 << 15, GRAIN_ALONE = 1 << 14 };
 
 typedef struct {
     int64_t count, zeros, nans, infs;
@@ -417,17 +420,20 @@ static int prepare_job(Job *job, int is_streamed) {
 
 /* The first part of a tensor that is a thread's: as torch shares it out, so that each finds in its cache what it
  * worked on itself. */
-static int64_t share_of(const Job *job, int thread, int threads) {
+static int64_t share_of(const Job *job, int64_t grain, int thread, int threads) {
     int64_t parts = job->chunks + job->tiles;
-    return job->tensor.count > GRAIN ? (parts * thread + threads - 1) / threads : thread ? parts : 0;
+    return job->tensor.count > grain ? (parts * thread + threads - 1) / threads : thread ? parts : 0;
 }
+
+static int64_t grain_of(int64_t length) { return length == 1 ? GRAIN_ALONE : GRAIN; }
 
 static void share_out(Crew *crew, int threads) {
     Queue *queue = &crew->queue;
+    int64_t grain = grain_of(crew->length);
     for (int thread = 0; thread < threads; thread++) {
         queue->next[thread] = queue->length;
         for (Job *job = crew->jobs; job < crew->jobs + crew->length; job++) {
-            int64_t first = share_of(job, thread, threads), end = share_of(job, thread + 1, threads);
+            int64_t first = share_of(job, grain, thread, threads), end = share_of(job, grain, thread + 1, threads);
             int64_t run = threads > 1 ? MOST_AT_A_TIME : end - first;
             for (; first < end; first += run)
                 queue->tasks[queue->length++] = (Task){job, first, first + run < end ? first + run : end};

@@ -61,13 +61,12 @@ static int add_jobs(Rows *r, Job *jobs, int64_t length) {
 /* ---------------------------------------------------------------- from arguments to rows */
 
 /* Threads are woken, and the interpreter is let go, only for what takes longer than that does. */
-static int is_long(const Job *jobs, int64_t length) { return elements_in(jobs, length) > LONG; }
-
 static int run_crew(Crew *crew, Job *jobs, int64_t length) {
-    int must_share = is_long(jobs, length), threads = must_share ? torch_threads() : 1, failed = -1;
+    int64_t elements = elements_in(jobs, length);
+    int threads = elements > grain_of(length) ? torch_threads() : 1, failed = -1;
     if (!prepare_tasks(crew, jobs, length) && threads > 0) {
         prepare_workers(crew, threads);
-        if (must_share) {
+        if (elements > GRAIN) {
             Py_BEGIN_ALLOW_THREADS
             failed = work(crew);
             Py_END_ALLOW_THREADS
