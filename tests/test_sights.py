@@ -19,6 +19,7 @@ from reading import find, read
 from torch import nn
 
 import backlight
+from backlight.capture.likeness import StepLikeness
 from backlight.capture.modules import ModuleCapture
 from backlight.capture.observer import Observer
 from backlight.capture.owned import OwnedCapture
@@ -72,7 +73,7 @@ def in_python(monkeypatch):
     count(ModuleCapture, "_after_call", lambda capture: capture._sights.step)
     count(Observer, "_on_grad", lambda observer: observer.step)
     count(Observer, "_on_parameter_grad", lambda observer: observer.step)
-    count(OwnedCapture, "_state_site", lambda owned: owned._step)
+    count(OwnedCapture, "_state_site", lambda owned: owned._sights.step)
     return counts
 
 
@@ -85,6 +86,7 @@ def slowly(monkeypatch: pytest.MonkeyPatch) -> None:
         self.is_native = self.is_plain = self.is_quick = False
 
     monkeypatch.setattr(Observer, "begin", begin_slowly)
+    monkeypatch.setattr(StepLikeness, "expect", lambda self, *given, **told: None)
 
 
 def test_of_a_plain_step_no_call_and_no_gradient_is_left_to_python(tmp_path, in_python):
@@ -232,6 +234,7 @@ def test_a_fault_of_the_kernel_is_told_and_training_goes_on(tmp_path, monkeypatc
         run._modules.entered = ()  # to which nothing can be added
 
     monkeypatch.setattr(run, "_begin_capture", begin_badly)
+    run._likeness.expect_nothing()
     with pytest.warns(backlight.errors.BacklightWarning, match="a fault of its own while entering"):
         loss = train(model, optimizer, torch.ones(2, 3))
     assert torch.isfinite(loss)

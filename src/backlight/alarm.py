@@ -61,7 +61,8 @@ class Alarm:
         if stats is None:
             return None
         self._pause = max(self._pause - 1, 0)
-        if getattr(stats, "is_finite", False) and not any(kind.places for kind in self._nonfinite):
+        nan, infinite = self._nonfinite
+        if getattr(stats, "is_finite", False) and not (nan.places or infinite.places):
             return None  # as most steps are
         found = nonfinite_in(stats, [kind.places for kind in self._nonfinite])
         if are_gradients_scaled:

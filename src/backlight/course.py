@@ -39,6 +39,7 @@ class PlainCourse:
         self.is_plain = False
         self.is_over = self.must_send = self.sees_loss = False
         self.iterations = self.passes = 0
+        self.losses = self.loss_iteration = 0
         self.loss: float | None = None
         self.started = self.started_at = self.recording_secs = self.sent_at = 0.0
         self.leased_steps, self.leased_secs = 0, 0.0

@@ -23,8 +23,9 @@ from backlight.blackbox import StepRecord
 from backlight.capture import backward, scaling
 from backlight.capture.calls import FunctionCall
 from backlight.capture.compiling import keep_out
-from backlight.capture.following import Following
+from backlight.capture.following import Following, steps_before_power_of_two
 from backlight.capture.graph import Graph, is_swept, sweep
+from backlight.capture.likeness import StepLikeness
 from backlight.capture.modules import FirstForward, ModuleCapture, is_in_backward
 from backlight.capture.named import NamedTensors
 from backlight.capture.names import ModelNames
@@ -150,11 +151,18 @@ class Recorder:
         self._is_captured = self._must_decide = False
         self._is_in_iteration = self._is_given_up = False
         self._losses = NamedTensors()  # those of this step that the user has not named
-        self._losses_seen = (0, 0)  # the last iteration that had any, and how many
         self._loss_sites: dict[int, int] = {}  # of the losses of an iteration, in their order
         self._named = NamedTensors()  # by the user, in this step
         self._modes = self._names.modes()
         self._captures = 0  # steps that were captured
+        self._likeness = StepLikeness(
+            self._course,
+            self._names,
+            self._modules,
+            self._observer,
+            losses=self._losses,
+            named=self._named,
+        )
         self._generation = -1  # of the names, when a module was found that steps begin with
         self._updates = 0  # that were not seen through by the course alone
         self._before_scaled = (0, 0)  # how many updates there were when a scaler was asked for one
@@ -201,6 +209,7 @@ class Recorder:
             see_loss=self._on_number,
             before_update=self._on_update,
             after_update=self._on_updated,
+            updated=self._on_alike_updated,
             passed=self._on_passed,
             send=self._send_if_due,
             models=self._names.references(),
@@ -251,6 +260,7 @@ class Recorder:
 
     def _compute(self, statistics: list[Statistic]) -> None:
         """Compute statistics of the user's own from the next tensor on."""
+        self._likeness.expect_nothing()
         self._own.add(statistics)
         self._journal.statistics(self._own.told())
         if self._observer.reducer.own is None:
@@ -262,6 +272,7 @@ class Recorder:
         """Decide whether the step to come is recorded, and wait for it to begin."""
         keep_out()
         self._course.is_open = self._is_in_iteration = self._is_given_up = False
+        self._scale, self._left_out = 1.0, 0
         self._kind, self._batch_size = kind, None
         self._must_decide = decide
         if len(self._optimizers.all) > 1:
@@ -292,11 +303,29 @@ class Recorder:
         is_usual = self._kind == "train" and is_swept()
         course.is_plain = is_usual and not (self._is_captured or self._is_compiled)
         course.sees_loss = self._is_captured
+        course.optimizer = self._optimizers.sole()
+        if is_usual and self._is_captured and not self._likeness.is_expected:
+            self._expect_alike()
         if course.is_plain:
-            course.optimizer = self._optimizers.sole()
             course.leased_steps, course.leased_secs = self._lease()
             if self._generation != self._names.generation:
                 self._generation, course.root = self._names.generation, None
+
+    def _expect_alike(self) -> None:
+        """Let the kernel deal with the step to come, if nothing unusual has to be done."""
+        is_more = self._is_keeping or self._must_decide or self._flows is not None
+        if is_more or self._is_compiled:
+            return
+        self._count_alike()
+        steps = min(steps_before_power_of_two(self._captures), self._following.usual_steps("train"))
+        self.on_tensor = self._observer.on_activation
+        self._likeness.expect(self._optimizers, loss_site=self._loss_sites.get(1, -1), steps=steps)
+
+    def _count_alike(self) -> None:
+        """Count the steps that the kernel has begun."""
+        begun = self._likeness.take_begun()
+        self._captures += begun
+        self._following.note_usual("train", begun)
 
     def _lease(self) -> tuple[int, float]:
         """For how many steps after the next, and how many seconds, nobody has to be asked."""
@@ -321,10 +350,11 @@ class Recorder:
 
     def _begin_step(self) -> None:
         course = self._course
+        self._likeness.end()
         course.is_open, course.must_send = True, False
         course.loss = None
         course.step += 1
-        course.iterations = course.passes = 0
+        course.iterations = course.passes = course.losses = course.loss_iteration = 0
         self._modules.hooks_secs = 0.0
         keep_out()
         sweep()
@@ -358,9 +388,8 @@ class Recorder:
             self._keeper.begin(batch_size=self._batch_size, holds_all=self._must_decide)
         self._observer.begin(self._course.step, is_keeping=is_keeping)
         self._losses.clear()
-        self._losses_seen = (0, 0)
-        self._scale, self._left_out = 1.0, 0
         self._named.clear()
+        self._count_alike()
         # Parts of the model may be compiled when they run next: now and then, look at all.
         times, self._captures = self._captures, self._captures + 1
         if times & (times - 1) == 0:
@@ -393,6 +422,8 @@ class Recorder:
                 )
         except Exception as error:
             self._guard.catch("following the graph", error)
+        if not signature:
+            self._likeness.expect_nothing()  # a structure that is new is followed soon
         return graph, signature
 
     def _on_loss(self, tensor: torch.Tensor) -> None:
@@ -421,13 +452,13 @@ class Recorder:
             self._guard.catch("reading the loss", error)
 
     def _see_loss(self, tensor: torch.Tensor) -> None:
-        if self._losses and self._losses.site_of(tensor) is not None:
+        if self._losses.known and self._losses.site_of(tensor) is not None:
             return
-        if self._named and self._is_named_loss(tensor):
+        if self._named.known and self._is_named_loss(tensor):
             return
-        iteration, times = self._losses_seen
-        times = times + 1 if iteration == self._observer.iteration else 1
-        self._losses_seen = self._observer.iteration, times
+        course, iteration = self._course, self._observer.iteration
+        times = course.losses + 1 if course.loss_iteration == iteration else 1
+        course.loss_iteration, course.losses = iteration, times
         site = self._loss_sites.get(times)
         if site is None:
             site = self._loss_sites[times] = self._name_loss(times)
@@ -517,6 +548,11 @@ class Recorder:
         found.depth = max(found.depth - 1, 0)
         if not found.depth and self._course.is_open:
             self._after_update(found)
+
+    def _on_alike_updated(self) -> None:
+        """The only optimizer has stepped, in a step that the kernel has seen so far."""
+        self._updates += 1
+        self._end_update(self._optimizers.all[0])
 
     def _begin_update(self, optimizer: OptimizerCapture) -> None:
         """Find the iteration that an update is of.
@@ -618,6 +654,8 @@ class Recorder:
     def _end_step(self, step: Step | None) -> None:
         started = _perf()
         self._find_trainer()
+        if self._likeness.take_end():
+            self._end_alike()
         record = StepRecord({})
         graph, signature = self._stop_following() if self._is_captured else (None, "")
         try:
@@ -633,6 +671,13 @@ class Recorder:
         self._prepare_step("train")
         for tell in self._at_end:
             tell()
+
+    def _end_alike(self) -> None:
+        """Note what the kernel has not, of a step that it began."""
+        try:
+            self._tell_modes()
+        except Exception as error:
+            self._guard.catch("looking at modes", error)
 
     def _end_unrecorded(self) -> None:
         """As `_end_step`, for a step of which nothing was captured: most are such."""

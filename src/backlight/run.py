@@ -131,6 +131,7 @@ class Run(Recorder, TakesStatistics):
             self._guard.mistake(str(error))
             return
         if self._flows is None:
+            self._likeness.expect_nothing()
             self._flows = FlowRecording(self._names, self._observer, self._guard)
         modules = {each["name"] or ROOT for each in self._names.describe()}
         ends = canonical(source, modules), canonical(sink, modules)

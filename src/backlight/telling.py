@@ -16,7 +16,8 @@ def text(value: object) -> str:
     >>> text("name"), text(5), text("half\ud800")
     ('name', '5', 'half?')
     """
-    return str(value).encode("utf-8", "replace").decode("utf-8")
+    words = str(value)
+    return words if words.isascii() else words.encode("utf-8", "replace").decode("utf-8")
 
 
 def wrong_name(method: str, name: object) -> str | None:

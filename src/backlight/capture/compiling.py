@@ -26,6 +26,11 @@ def keep_out() -> None:
         rules.add("backlight")
 
 
+def rules_told() -> Any:
+    """The compiler's rules that were told; None if there were none yet."""
+    return _told
+
+
 def is_in_compiled_call() -> bool:
     """Whether this runs inside the call of a compiled function, in the parts that are not compiled.
 

@@ -19,6 +19,15 @@ _MOST_FAILURES: Final = 4
 """Some steps can never be traced: it is not tried for ever."""
 
 
+def steps_before_power_of_two(count: int) -> int:
+    """How many more there are from this one on before something is done at each power of two.
+
+    >>> [steps_before_power_of_two(count) for count in range(10)]
+    [0, 0, 0, 1, 0, 3, 2, 1, 0, 7]
+    """
+    return 0 if count & (count - 1) == 0 else (1 << count.bit_length()) - count
+
+
 class Following:
     """The graph and the calls of a step, from its beginning to its end, but for the updates."""
 
@@ -54,6 +63,16 @@ class Following:
             self._calls.iteration = 0
             self._calls.attach()
         return self.is_on
+
+    def usual_steps(self, kind: str) -> int:
+        """How many steps after one of this kind are not followed, if no structure is new."""
+        is_new = self._watch is not self._watches[kind] or self._watch.wants_following
+        return 0 if is_new else steps_before_power_of_two(self._times[kind])
+
+    def note_usual(self, kind: str, steps: int) -> None:
+        """So many have begun, of each of which `entered` was emptied."""
+        self._times[kind] += steps
+        self._watch.note_steps(steps)
 
     @property
     def entered(self) -> list[tuple[str, int]]:

@@ -85,7 +85,7 @@ class ModuleCapture(CallHooks):
         self._sights = sights
         self._handles: list[Any] = []
         self._callees: dict[int, Callee] = {}
-        self._generation = names.generation
+        self.generation = names.generation
         self._modules: list[nn.Module] = []
         self._open: list[Call] = []
         self.entered: list[tuple[str, int]] = []
@@ -207,7 +207,7 @@ class ModuleCapture(CallHooks):
             not _is_compiling()
             and self._listener.on_pass()
             and self._is_listening
-            and self._generation == self.names.generation
+            and self.generation == self.names.generation
         )
 
     def _look_for_compiled(self, module: nn.Module) -> None:
@@ -215,8 +215,8 @@ class ModuleCapture(CallHooks):
             self._listener.on_compiled()
 
     def _callee(self, module: nn.Module, found: tuple[str, str]) -> Callee:
-        if self._generation != self.names.generation:
-            self._generation = self.names.generation
+        if self.generation != self.names.generation:
+            self.generation = self.names.generation
             self._forget_old_names()
             self._listener.on_names()
         callee = self._callees.get(id(module))

@@ -21,25 +21,21 @@ class NamedTensors:
     """
 
     def __init__(self) -> None:
-        self._known: dict[int, tuple[weakref.ref[torch.Tensor], State | None, int]] = {}
-
-    def __bool__(self) -> bool:
-        """Whether there are any."""
-        return bool(self._known)
+        self.known: dict[int, tuple[weakref.ref[torch.Tensor], State | None, int]] = {}
 
     def clear(self) -> None:
         """Another step begins."""
-        self._known.clear()
+        self.known.clear()
 
     def add(self, tensor: torch.Tensor, site: int) -> None:
         """The user has named a tensor, which is recorded at a site."""
         # No backward pass starts from another.
         if tensor.requires_grad and site >= 0:
-            self._known[id(tensor)] = weakref.ref(tensor), mark_of(tensor), site
+            self.known[id(tensor)] = weakref.ref(tensor), mark_of(tensor), site
 
     def site_of(self, tensor: torch.Tensor) -> int | None:
         """The site under which this tensor was recorded as it is now; None if it was not."""
-        reference, mark, site = self._known.get(id(tensor), (None, None, -1))
+        reference, mark, site = self.known.get(id(tensor), (None, None, -1))
         if reference is None or reference() is not tensor or mark_of(tensor) != mark:
             return None
         return site

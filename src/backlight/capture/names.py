@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from backlight.capture.plain import size_of
-from backlight.capture.sights import sizes_differ
+from backlight.capture.sights import has_strangers, sizes_differ
 
 _HAS_MODES: Final = re.compile(r"Dropout|DropPath|BatchNorm|StochasticDepth")
 _WRAPPERS = {
@@ -89,11 +89,11 @@ class ModelNames:
     def __init__(self, models: Mapping[str, nn.Module]) -> None:
         self._models = {name: weakref.ref(unwrap(model)) for name, model in models.items()}
         self._found: dict[int, tuple[weakref.ref[nn.Module], tuple[str, str]]] = {}
-        self._is_fresh = False
+        self.is_fresh = False  # nothing new is looked for before the next step
         self.generation = 0  # how often the names were read
         self._parameters: list[OwnedTensor] = []
         self._buffers: list[OwnedTensor] = []
-        self._sizes: list[tuple[Callable[[], nn.Module | None], int]] = []  # of each module
+        self.sizes: list[tuple[Callable[[], nn.Module | None], int]] = []  # of each module
         self._empty: list[tuple[weakref.ref[nn.Module], _Shelf, str]] = []  # places for tensors
         self.scan()
 
@@ -103,11 +103,11 @@ class ModelNames:
             id(module): (weakref.ref(module), (name, type(module).__name__))
             for name, module in self._named_modules()
         }
-        self._sizes = [(module, size_of(module())) for module, _ in self._found.values()]
+        self.sizes = [(module, size_of(module())) for module, _ in self._found.values()]
         self._empty.clear()
         self._parameters = self._owned("_parameters")
         self._buffers = self._owned("_buffers")
-        self._is_fresh = True
+        self.is_fresh = True
         self.generation += 1
 
     def refresh(self, *, are_there: bool = False) -> None:
@@ -115,25 +115,32 @@ class ModelNames:
 
         Where it is known that all `are_there` that were, these are not looked up.
         """
-        self._is_fresh = False
+        self.is_fresh = False
         is_other = not are_there and any(
             owned.is_replaced() for owned in (*self._parameters, *self._buffers)
         )
         if is_other or self.has_changed():
             self.scan()
 
+    @property
+    def has_empty_places(self) -> bool:
+        """Whether modules have places for tensors that are not there."""
+        return bool(self._empty)
+
     def has_changed(self) -> bool:
         """Whether modules have parts, parameters or buffers that they had not when last scanned."""
-        if sizes_differ(self._sizes):
+        if sizes_differ(self.sizes):
             return True
-        return any(_tensor_at(*place) is not None for place in self._empty)
+        return bool(self._empty) and any(_tensor_at(*place) is not None for place in self._empty)
 
     def find(self, module: nn.Module) -> tuple[str, str] | None:
         """A module's name and class, or None if it is no part of the models."""
         entry = self._found.get(id(module))
         if entry is None or entry[0]() is not module:
-            # It may have been added; but once in a step is enough to look.
-            if self._is_fresh:
+            # It may have been added; but once in a step is enough to look. Most are not part of
+            # the models, such as that of the loss.
+            if self.is_fresh or not has_strangers(self._found):
+                self.is_fresh = True
                 return None
             self.scan()
             entry = self._found.get(id(module))

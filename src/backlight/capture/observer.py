@@ -54,8 +54,7 @@ class Observer(Sights):
         self._seen: dict[int, Seen] = {}
         self._hooked: set[tuple[int, int]] = set()
         self._hooks: list[Any] = []
-        self._named: dict[tuple[int, int], int | None] = {}  # which dimension counts samples
-        self._has_seen = False  # something, since it was last forgotten
+        self.named: dict[tuple[int, int], int | None] = {}  # which dimension counts samples
         if self.reducer.table is not None:
             self.use(self.reducer.table, self._seen, self._hooked)
 
@@ -76,17 +75,14 @@ class Observer(Sights):
         self.iteration = 0  # and a pass that is named outside of the step keeps its name
         self.recording_secs = 0.0
         self.reducer.clear()
-        if self._has_seen:
-            self._forget()
-        self._has_seen = True
-        self.owned.begin(step)
+        self._forget()
+        self.owned.begin()
 
     def end(self) -> None:
         """The step has ended: let go of everything that it saw."""
         self.is_open = False
         self.graph = None
-        if self._has_seen:
-            self._forget()
+        self._forget()
 
     @contextmanager
     def paused(self) -> Iterator[None]:
@@ -98,10 +94,9 @@ class Observer(Sights):
             self.is_open = was_open
 
     def _forget(self) -> None:
-        self._has_seen = False
         self._seen.clear()
         self._hooked.clear()
-        self._named.clear()
+        self.named.clear()
         for handle in self._hooks:
             handle.remove()
         self._hooks.clear()
@@ -137,12 +132,12 @@ class Observer(Sights):
         """The user has named a tensor; False if the name has another tensor in this iteration."""
         if not self.is_open or site < 0:
             return True
-        if (site, iteration) in self._named:
+        if (site, iteration) in self.named:
             return False
         started = _perf()
         if batch_dim is not None:
             batch_dim = checked_dim(tensor.shape, batch_dim)
-        self._named[site, iteration] = batch_dim
+        self.named[site, iteration] = batch_dim
         before, self.iteration = self.iteration, iteration
         units = NO_UNITS if batch_dim is None else unit_dim(tensor.dim())
         self._see(tensor, site, "tensor", units, is_recomputed=False, batch_dim=batch_dim)
@@ -215,7 +210,7 @@ class Observer(Sights):
                     self.reducer.repeat(row, site, iteration)
                 if self.is_keeping:
                     for site, iteration in sights:
-                        batch_dim = self._named.get((site, iteration), 0)
+                        batch_dim = self.named.get((site, iteration), 0)
                         self._keeper.observe(grad, site, self.grad_code, iteration, batch_dim)
         except Exception as error:
             self._guard.catch("reading a gradient", error)

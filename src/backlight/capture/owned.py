@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
@@ -50,6 +50,16 @@ class _Place(Held):
         return room
 
 
+class Known(NamedTuple):
+    """What is known of parameters and buffers before a step, if all is as it was in the last."""
+
+    held: list[_Place]  # all
+    unhooked: list[_Place]  # those whose gradients are not seen yet
+    key: object  # of the hooks on them
+    trained: tuple[list[int], list[_Place]]  # by the optimizer: identities, places
+    has_states: bool
+
+
 class OwnedCapture:
     """Reads what models and optimizers own. Between steps it keeps no tensor of theirs alive."""
 
@@ -64,7 +74,6 @@ class OwnedCapture:
         self._sites = sites
         self._reducer = reducer
         self._has_states = sites.has_class("optimizer")
-        self._step = -1
         self._places: dict[int, _Place] = {}  # by the identity of the tensor
         self._all: list[_Place] = []  # the same
         self._with_gradients: list[_Place] = []  # parameters whose gradients are wanted
@@ -72,26 +81,33 @@ class OwnedCapture:
         self._generation = -1
         self._held: list[list[int]] = []
         self._by_optimizer: dict[OptimizerCapture, tuple[list[int], list[_Place]]] = {}
-        self._stepping: dict[OptimizerCapture, list[tuple[_Place, torch.Tensor]]] = {}
+        self.stepping: dict[OptimizerCapture, list[tuple[_Place, torch.Tensor]]] = {}
         self._rest: list[_Place] = []
         self.waiting: list[_Place] = []  # for a parameter that is there
         self._sights = sights
 
     # -- the course of a step
 
-    def begin(self, step: int) -> None:
+    def begin(self) -> None:
         """A recorded step begins: each gradient of a parameter is seen."""
-        self._step = step
         is_known = self._generation == self._names.generation
         self._names.refresh(are_there=is_known and are_held(self._all))
         if self._generation != self._names.generation:
             self._learn_names()
         if self.waiting:
             self.waiting.clear()
-        if self._stepping:
+        if self.stepping:
             self._forget_updates()
         if self._unhooked:
             self._hook_all()
+
+    def known_of(self, optimizer: OptimizerCapture) -> Known | None:
+        """What the last step has shown; None where the next one cannot be told by that."""
+        trained = self._by_optimizer.get(optimizer)
+        is_open = self.waiting or self.stepping or self._names.has_empty_places
+        if trained is None or is_open or self._generation != self._names.generation:
+            return None
+        return Known(self._all, self._unhooked, self, trained, self._has_states)
 
     def look_again(self) -> None:
         """The names were read again in the midst of a step: gradients belong to those of now."""
@@ -129,17 +145,17 @@ class OwnedCapture:
 
     def release(self) -> None:
         """Leave nothing on the parameters: the next step is not recorded."""
-        if self._stepping:
+        if self.stepping:
             self._forget_updates()
         for place in unhook_held(self._all):
             self._unhook(place)
-        self._unhooked = self._with_gradients.copy()
+        self._unhooked[:] = self._with_gradients
 
     def _forget_updates(self) -> None:
         """Forget those that an exception cut short."""
         for place in self._all:
             place.is_before_known = False
-        self._stepping.clear()
+        self.stepping.clear()
 
     def _unhook(self, place: _Place | None) -> None:
         if place is None or place.hooks is None:
@@ -187,7 +203,7 @@ class OwnedCapture:
             owned.module_class,
             owned.place,
             aliases=owned.aliases,
-            step=self._step,
+            step=self._sights.step,
         )
 
     def _trained(self, optimizer: OptimizerCapture) -> list[tuple[_Place, torch.Tensor]]:
@@ -219,9 +235,9 @@ class OwnedCapture:
 
         The parameters are copied too, so that their updates can be told.
         """
-        if optimizer in self._stepping:
+        if optimizer in self.stepping:
             return  # it calls the step of the class that it is derived from
-        self._stepping[optimizer] = trained = self._trained(optimizer)
+        self.stepping[optimizer] = trained = self._trained(optimizer)
         if not optimizer.has_closure and self._sights.before_update(trained):
             return
         items: list[Item] = []
@@ -244,7 +260,7 @@ class OwnedCapture:
     def after_update(self, optimizer: OptimizerCapture) -> None:
         """An optimizer has stepped: what it did to its parameters, and what it keeps for them."""
         states = optimizer.states() if self._has_states else _NO_STATES
-        trained = self._stepping.pop(optimizer, None)
+        trained = self.stepping.pop(optimizer, None)
         trained = self._trained(optimizer) if trained is None else trained
         if not optimizer.has_closure and self._sights.after_update(trained, states):
             return
@@ -282,7 +298,7 @@ class OwnedCapture:
                 owned.module,
                 owned.module_class,
                 f"{owned.place}:{key}",
-                step=self._step,
+                step=self._sights.step,
             )
         return site
 

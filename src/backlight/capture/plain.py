@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 _perf = time.perf_counter
@@ -151,6 +151,16 @@ def size_of(module: Any) -> int:
     if module is None:
         return -1
     return len(module._parameters) + len(module._buffers) + len(module._modules)
+
+
+def has_strangers(found: Mapping[int, tuple[Callable[[], Any], Any]]) -> bool:
+    """Whether any module is gone, or has one in it that is not among them."""
+    for reference, *_ in found.values():
+        module = reference()
+        inside = () if module is None else module._modules.values()
+        if module is None or any(each is not None and id(each) not in found for each in inside):
+            return True
+    return False
 
 
 def sizes_differ(sizes: list[tuple[Callable[[], Any], int]]) -> bool:

@@ -14,7 +14,10 @@
  *     _kernel_table.h    rows, filled tensor by tensor
  *     _kernel_sight.h    what a step sees: tensors and their gradients
  *     _kernel_held.h     parameters around an optimizer's step
+ *     _kernel_hook.h     the hooks on parameters
+ *     _kernel_owner.h    whether modules hold what they held
  *     _kernel_calls.h    the hooks on modules
+ *     _kernel_alike.h    a captured step that is like the one before
  *     _kernel_message.h  rows as a message of an Arrow stream
  *     _kernel_crc.h      its checksum
  *     _kernel_write.h    both to a file
@@ -28,6 +31,7 @@
 #endif
 #include <Python.h>
 
+#include "_kernel_alike.h"
 #include "_kernel_avx512.h"
 #include "_kernel_calls.h"
 #include "_kernel_course.h"
@@ -107,10 +111,11 @@ static int fill_module(PyObject *module) {
     fill_crc_tables();
     choose_lanes(AVX512_LANES);
     if (name_what_is_asked() || add_type(module, "Table", &table_spec, NULL) ||
-        add_type(module, "Seen", &seen_spec, &seen_type) || add_type(module, "Sights", &sights_spec, NULL) ||
+        add_type(module, "Seen", &seen_spec, &seen_type) || add_type(module, "Sights", &sights_spec, &sights_type) ||
         add_type(module, "Held", &held_spec, NULL) ||
         add_type(module, "Call", &call_spec, &call_type) || add_type(module, "Callee", &callee_spec, &callee_type) ||
-        add_type(module, "CallHooks", &hooks_spec, NULL) || add_type(module, "Course", &course_spec, NULL) ||
+        add_type(module, "CallHooks", &hooks_spec, &hooks_type) || add_type(module, "Likeness", &likeness_spec, &likeness_type) ||
+        add_type(module, "Course", &course_spec, &course_type) ||
         add_type(module, "Ear", &ear_spec, NULL))
         return -1;
     return add_to(module, "DTYPES", dtype_names()) || add_to(module, "COLUMNS", column_names()) ? -1 : 0;
@@ -176,6 +181,7 @@ static PyMethodDef module_methods[] = {
     {"connect", connect, METH_VARARGS, "Say where torch's classes and functions are."},
     {"connect_sight", connect_sight, METH_VARARGS, "Say where what is asked at each sight is."},
     {"are_held", are_held, METH_O, "Whether the tensor of each is there; false where Python must look."},
+    {"has_strangers", has_strangers, METH_O, "Whether any module, by a weak reference, is gone, or has one in it that is not among them."},
     {"sizes_differ", sizes_differ, METH_O, "Whether any module, by a weak reference, has not so many tensors and modules."},
     {"find_held", pairs_of_held, METH_O, "Pairs of each and its tensor, of those that are there; None where Python must look."},
     {"hook_held", hook_held, METH_VARARGS, "Put each on its parameter, under a key; those that are left for Python."},

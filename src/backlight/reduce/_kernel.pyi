@@ -1,4 +1,4 @@
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, TypeVar
 
 _H = TypeVar("_H", bound=Held)
@@ -26,6 +26,7 @@ def connect_sight(
     /,
 ) -> None: ...
 def are_held(places: list[_H], /) -> bool: ...
+def has_strangers(found: Mapping[int, tuple[Callable[[], Any], Any]], /) -> bool: ...
 def sizes_differ(sizes: list[tuple[Callable[[], Any], int]], /) -> bool: ...
 def find_held(places: list[_H], /) -> list[tuple[_H, Any]] | None: ...
 def hook_held(places: list[_H], key: Any, /) -> list[_H]: ...
@@ -157,6 +158,7 @@ class CallHooks:
     _modules: list[Any]
     _open: list[Call]
     entered: list[tuple[str, int]]
+    course: Course | None
     hooks_secs: float
     _round: int
     _thread: int
@@ -174,6 +176,41 @@ class Ear:
     ) -> None: ...
     def __call__(self, *args: Any, **kwargs: Any) -> Any: ...
 
+class Likeness:
+    left: int
+    def __init__(
+        self,
+        calls: CallHooks,
+        sights: Sights,
+        names: Any,
+        seen_named: dict[Any, Any],
+        found_losses: dict[Any, Any],
+        named_tensors: dict[Any, Any],
+        stranded: Collection[Any],
+        loaded: dict[str, Any],
+        updates: dict[Any, Any],
+        /,
+    ) -> None: ...
+    def expect(
+        self,
+        held: list[_H],
+        sizes: list[tuple[Callable[[], Any], int]],
+        unhooked: list[_H],
+        key: Any,
+        identities: list[int],
+        trained: list[_H],
+        rules: Any,
+        generation: int,
+        capture: Any,
+        loss_site: int,
+        has_states: bool,
+        left: int,
+        /,
+    ) -> None: ...
+    def end(self) -> None: ...
+    def take_end(self) -> bool: ...
+    def take_begun(self) -> int: ...
+
 class Course:
     step: int
     is_open: bool
@@ -183,6 +220,8 @@ class Course:
     sees_loss: bool
     iterations: int
     passes: int
+    losses: int
+    loss_iteration: int
     loss: float | None
     started: float
     started_at: float
@@ -204,6 +243,7 @@ class Course:
     def before_update(self, optimizer: Any, args: Any, kwargs: Any, /) -> None: ...
     def after_update(self, optimizer: Any, args: Any, kwargs: Any, /) -> None: ...
     def log(self, scalars: dict[str, Any], /) -> bool: ...
+    def compare_by(self, likeness: Likeness, /) -> None: ...
     def learn_name(self, name: str, /) -> None: ...
     def take_steps(self) -> list[dict[str, Any]]: ...
     def take_scalars(self) -> list[dict[str, Any]]: ...

@@ -39,11 +39,15 @@ typedef struct {
     PyObject *callees;              /* dict: the identity of a module, and its Callee */
     PyObject *modules, *calls;      /* lists: those that run, the innermost last */
     PyObject *entered;              /* list: all calls of the step, as (module, number) */
+    PyObject *course;               /* where steps begin, or None */
     double hooks_secs;
     int64_t round; /* calls are counted from 1 again in each */
     unsigned long thread;
     char is_quick;
 } CallHooks;
+static PyTypeObject *hooks_type;
+
+static int begin_captured(PyObject *course); /* of _kernel_course.h */
 
 /* ---------------------------------------------------------------- plain calls */
 
@@ -102,6 +106,8 @@ static int see_place(const CallHooks *h, const Sight *sight) {
 /* A call begins that no other is around: a step may begin with it, in Python, and whether it is seen is decided. */
 static int begin_pass(CallHooks *h, PyObject *module) {
     if (find_callee(h, module) == NULL) return SLOW;
+    int begun = begin_captured(h->course);
+    if (begun != SLOW) return begun;
     PyObject *answer = PyObject_CallMethodObjArgs((PyObject *)h, asked.begin_pass, NULL);
     int found = answer == NULL ? FAILED : answer == Py_True && h->is_quick ? DONE : SLOW;
     Py_XDECREF(answer);
@@ -274,6 +280,7 @@ static int hooks_traverse(PyObject *self, visitproc visit, void *arg) {
     Py_VISIT(h->modules);
     Py_VISIT(h->calls);
     Py_VISIT(h->entered);
+    Py_VISIT(h->course);
     return 0;
 }
 
@@ -285,6 +292,7 @@ static int hooks_clear(PyObject *self) {
     Py_CLEAR(h->modules);
     Py_CLEAR(h->calls);
     Py_CLEAR(h->entered);
+    Py_CLEAR(h->course);
     return 0;
 }
 
@@ -302,6 +310,7 @@ static PyMemberDef hooks_members[] = {
     {"_open", T_OBJECT, offsetof(CallHooks, calls), 0, "Their calls."},
     {"entered", T_OBJECT, offsetof(CallHooks, entered), 0, "Every call of the step, as (module, number)."},
     MEMBER(CallHooks, T_DOUBLE, hooks_secs, "What the hooks took, until someone puts it back to 0."),
+    {"course", T_OBJECT, offsetof(CallHooks, course), 0, "Where steps begin that are like the last one."},
     {"_round", T_LONGLONG, offsetof(CallHooks, round), 0, "Calls are counted from 1 again in each."},
     {"_thread", T_ULONG, offsetof(CallHooks, thread), 0, "The thread that trains."},
     MEMBER(CallHooks, T_BOOL, is_quick, "Whether plain calls need no Python."),

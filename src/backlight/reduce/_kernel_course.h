@@ -12,6 +12,7 @@
 #include <structmember.h>
 #include <time.h>
 
+#include "_kernel_alike.h"
 #include "_kernel_torch.h"
 
 enum { MOST_PASSES = 1024, MOST_LOGGED = 16 };
@@ -32,7 +33,7 @@ typedef struct {
 
 /* What a course is made with: functions in Python that do the same for anything, and where things are. */
 enum {
-    ON_FORWARD, ON_LOSS, SEE_LOSS, BEFORE_UPDATE, AFTER_UPDATE, PASSED, SEND, /* functions in Python */
+    ON_FORWARD, ON_LOSS, SEE_LOSS, BEFORE_UPDATE, AFTER_UPDATE, UPDATED, PASSED, SEND, /* functions in Python */
     HOOKS, KEY,                  /* torch's hooks before a forward pass, and the course's place among them */
     MODELS, APART, FLAGS,        /* weak references; the threads that are apart; what torch.compiler knows */
     GRAD_ENABLED, GRAPH_TASK, TRACING, MODES, /* torch's functions that tell where one is */
@@ -41,23 +42,25 @@ enum {
     GIVEN
 };
 static const char *const GIVEN_NAMES[GIVEN] = {
-    "on_forward", "on_loss", "see_loss", "before_update", "after_update", "passed", "send", "hooks", "key", "models", "apart", "flags",
+    "on_forward", "on_loss", "see_loss", "before_update", "after_update", "updated", "passed", "send", "hooks", "key", "models", "apart", "flags",
     "is_grad_enabled", "graph_task", "tracing_state", "function_modes", "perf", "now", "row", "losses"};
 
 typedef struct {
     PyObject_HEAD
     long long step, leased_steps, passed_steps, taken_scalars;
     double loss, started, started_at, recording_secs, sent_at, leased_secs;
-    int iterations, passes;
+    int iterations, passes, losses, loss_iteration;
     char is_open, is_plain, is_over, must_send, sees_loss, has_loss, is_window_known, is_window_finite;
     int window_length, window_next;
     PyObject *root, *optimizer; /* weak references, or None */
+    PyObject *likeness;         /* of captured steps, or NULL */
     PyObject *given[GIVEN], *hook, *names;
     PassedStep *steps;
     LoggedScalar *scalars;
     int64_t steps_length, steps_capacity, scalars_length, scalars_capacity;
     double window[WINDOW];
 } Course;
+static PyTypeObject *course_type, *likeness_type;
 
 static struct {
     PyObject *compiled_call, *compiling, *param_groups, *lr, *loss;
@@ -283,6 +286,15 @@ static int send_if_due(const Course *course) {
 
 /* ---------------------------------------------------------------- a step begins, has a loss, ends */
 
+static void open_step(Course *course) {
+    course->is_open = 1;
+    course->must_send = course->has_loss = 0;
+    course->step++;
+    course->iterations = course->passes = course->losses = course->loss_iteration = 0;
+    course->started = clock_secs(course, PERF);
+    course->started_at = clock_secs(course, NOW);
+}
+
 static int is_unusual_beginning(const Course *course, PyObject *module) {
     return !course->is_plain || course->is_open || referent(course->root) != module ||
            referent(course->optimizer) == Py_None || is_apart_or_traced(course);
@@ -296,15 +308,30 @@ static PyObject *course_on_forward(PyObject *self, PyObject *const *arguments, P
         PyErr_Clear();
         return PyObject_CallFunctionObjArgs(course->given[ON_FORWARD], arguments[0], arguments[1], NULL);
     }
-    course->is_open = 1;
-    course->must_send = course->has_loss = 0;
-    course->step++;
-    course->iterations = course->passes = 0;
-    course->started = clock_secs(course, PERF);
-    course->started_at = clock_secs(course, NOW);
+    open_step(course);
     if (send_if_due(course)) return NULL;
     course->recording_secs = clock_secs(course, PERF) - course->started;
     Py_RETURN_NONE;
+}
+
+/* With a call that no other is around, in the thread that trains, outside of a backward pass and of tracers. */
+static int begin_captured(PyObject *given) {
+    if (given == NULL || Py_TYPE(given) != course_type) return SLOW;
+    Course *course = (Course *)given;
+    if (course->is_open || course->likeness == NULL || ((Likeness *)course->likeness)->left < 1) return SLOW;
+    if (referent(course->optimizer) == Py_None || is_apart_or_traced(course) || !answers(course, GRAD_ENABLED, Py_True)) return SLOW;
+    if (begin_alike((Likeness *)course->likeness, course->step + 1)) return SLOW;
+    open_step(course);
+    return send_if_due(course) ? FAILED : DONE;
+}
+
+static PyObject *see_captured_loss(Course *course, PyObject *tensor) {
+    Likeness *likeness = (Likeness *)course->likeness;
+    int found = likeness && course->passes == 1 ? see_loss_alike(likeness, tensor) : SLOW;
+    if (found == SLOW && likeness) likeness->left = 0;
+    if (found == SLOW) return PyObject_CallFunctionObjArgs(course->given[SEE_LOSS], tensor, NULL);
+    course->losses = 1;
+    return found == FAILED ? tell_fault(likeness->once[SIGHTS], "reading the loss") : nothing();
 }
 
 static PyObject *course_on_loss(PyObject *self, PyObject *tensor) {
@@ -317,14 +344,21 @@ static PyObject *course_on_loss(PyObject *self, PyObject *tensor) {
     course->loss = loss;
     course->has_loss = 1;
     course->passes++;
-    if (!course->is_plain) return PyObject_CallFunctionObjArgs(course->given[SEE_LOSS], tensor, NULL);
+    if (!course->is_plain) return see_captured_loss(course, tensor);
     Py_RETURN_NONE;
 }
 
 static PyObject *course_before_update(PyObject *self, PyObject *const *arguments, Py_ssize_t given) {
     Course *course = (Course *)self;
     if (given != 3 || course->hook == NULL) return refuse("before_update takes optimizer, args, kwargs");
-    if (course->is_plain && course->is_open && referent(course->optimizer) == arguments[0]) Py_RETURN_NONE;
+    int is_sole = course->is_open && referent(course->optimizer) == arguments[0];
+    if (course->is_plain && is_sole) Py_RETURN_NONE;
+    Likeness *likeness = (Likeness *)course->likeness;
+    int is_tried = is_sole && likeness && course->iterations == 0;
+    int found = is_tried ? before_update_alike(likeness, course->passes, arguments[0], arguments[1], arguments[2]) : SLOW;
+    if (found == DONE) Py_RETURN_NONE;
+    if (likeness) give_up_updates(likeness);
+    if (found == FAILED) return tell_fault(likeness->once[SIGHTS], "reading parameters and their gradients");
     return PyObject_CallFunctionObjArgs(course->given[BEFORE_UPDATE], arguments[0], arguments[1], arguments[2], NULL);
 }
 
@@ -353,6 +387,20 @@ static int end_step(Course *course, PyObject *optimizer) {
     return 1;
 }
 
+/* An update that was seen from its beginning. */
+static PyObject *end_captured_update(Course *course, PyObject *const *arguments) {
+    Likeness *likeness = (Likeness *)course->likeness;
+    int is_over = 0, found = referent(course->optimizer) == arguments[0] ? after_update_alike(likeness, arguments[0], &is_over) : SLOW;
+    if (found == FAILED) {
+        PyObject *answer = tell_fault(likeness->once[SIGHTS], "reading the optimizer's state");
+        if (answer == NULL) return NULL;
+        Py_DECREF(answer);
+        is_over = 1;
+    }
+    if (found == SLOW) return PyObject_CallFunctionObjArgs(course->given[AFTER_UPDATE], arguments[0], arguments[1], arguments[2], NULL);
+    return is_over ? PyObject_CallNoArgs(course->given[UPDATED]) : nothing();
+}
+
 static PyObject *course_after_update(PyObject *self, PyObject *const *arguments, Py_ssize_t given) {
     Course *course = (Course *)self;
     if (given != 3 || course->hook == NULL) return refuse("after_update takes optimizer, args, kwargs");
@@ -364,6 +412,7 @@ static PyObject *course_after_update(PyObject *self, PyObject *const *arguments,
         }
     }
     PyErr_Clear();
+    if (course->likeness && ((Likeness *)course->likeness)->stepping) return end_captured_update(course, arguments);
     return PyObject_CallFunctionObjArgs(course->given[AFTER_UPDATE], arguments[0], arguments[1], arguments[2], NULL);
 }
 
@@ -455,6 +504,15 @@ static PyObject *course_log(PyObject *self, PyObject *scalars) {
     Py_RETURN_TRUE;
 }
 
+/* What captured steps are alike in; it is not looked at again whether it is such. */
+static PyObject *course_compare_by(PyObject *self, PyObject *likeness) {
+    if (Py_TYPE(likeness) != likeness_type) return refuse("compare_by takes a Likeness");
+    Py_INCREF(likeness);
+    Py_XDECREF(((Course *)self)->likeness);
+    ((Course *)self)->likeness = likeness;
+    Py_RETURN_NONE;
+}
+
 /* A name that can be written as it is may be logged here from now on. Another loss was seen elsewhere. */
 static PyObject *course_learn_name(PyObject *self, PyObject *name) {
     Course *course = (Course *)self;
@@ -497,6 +555,7 @@ static int course_traverse(PyObject *self, visitproc visit, void *arg) {
     Py_VISIT(course->names);
     Py_VISIT(course->root);
     Py_VISIT(course->optimizer);
+    Py_VISIT(course->likeness);
     return 0;
 }
 
@@ -510,6 +569,7 @@ static int course_clear(PyObject *self) {
     Py_CLEAR(course->names);
     Py_CLEAR(course->root);
     Py_CLEAR(course->optimizer);
+    Py_CLEAR(course->likeness);
     return 0;
 }
 
@@ -563,6 +623,8 @@ static PyMemberDef course_members[] = {
     {"sees_loss", T_BOOL, offsetof(Course, sees_loss), 0, "Whether of a step that is not plain the loss is seen, once it was read."},
     {"iterations", T_INT, offsetof(Course, iterations), 0, "How many iterations the step has had."},
     {"passes", T_INT, offsetof(Course, passes), 0, "How many backward passes it has had."},
+    {"losses", T_INT, offsetof(Course, losses), 0, "How many losses it has had in the last iteration that had any, if it is captured."},
+    {"loss_iteration", T_INT, offsetof(Course, loss_iteration), 0, "Which iteration that was."},
     {"started", T_DOUBLE, offsetof(Course, started), 0, "When it began, by the clock that durations are read from."},
     {"started_at", T_DOUBLE, offsetof(Course, started_at), 0, "When it began, in seconds since 1970."},
     {"recording_secs", T_DOUBLE, offsetof(Course, recording_secs), 0, "What its beginning took."},
@@ -587,6 +649,7 @@ static PyMethodDef course_methods[] = {
     {"before_update", COURSE_METHOD(course_before_update), METH_FASTCALL, "A hook before an optimizer's step."},
     {"after_update", COURSE_METHOD(course_after_update), METH_FASTCALL, "A hook after an optimizer's step."},
     {"log", course_log, METH_O, "Take what the user logs; False if Python has to."},
+    {"compare_by", course_compare_by, METH_O, "Say what captured steps are alike in."},
     {"learn_name", course_learn_name, METH_O, "Take numbers of this name from now on."},
     {"take_steps", course_take_steps, METH_NOARGS, "The rows of `steps` that wait, which do no longer."},
     {"take_scalars", course_take_scalars, METH_NOARGS, "The rows of `scalars` that wait, which do no longer."},

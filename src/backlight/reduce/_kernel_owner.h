@@ -33,6 +33,37 @@ static PyObject *sizes_differ(PyObject *module, PyObject *sizes) {
     Py_RETURN_FALSE;
 }
 
+/* Whether one of a module's own modules is not known by its identity, or that cannot be told. */
+static int has_stranger(PyObject *module, PyObject *found) {
+    PyObject *shelf = PyObject_GetAttr(module, asked.modules), *name, *inner;
+    Py_ssize_t at = 0;
+    int has = shelf == NULL || !PyDict_Check(shelf);
+    while (!has && PyDict_Next(shelf, &at, &name, &inner)) {
+        PyObject *key = inner == Py_None ? NULL : PyLong_FromVoidPtr(inner);
+        has = inner != Py_None && (key == NULL || PyDict_GetItemWithError(found, key) == NULL);
+        Py_XDECREF(key);
+    }
+    Py_XDECREF(shelf);
+    PyErr_Clear();
+    return has;
+}
+
+/* Of a dictionary: by the identity of a module a tuple that begins with a weak reference to it. */
+static PyObject *has_strangers(PyObject *module, PyObject *found) {
+    PyObject *key, *entry;
+    Py_ssize_t at = 0;
+    int has = !PyDict_Check(found);
+    (void)module;
+    while (!has && PyDict_Next(found, &at, &key, &entry)) {
+        PyObject *reference = PyTuple_Check(entry) ? PyTuple_GetItem(entry, 0) : NULL;
+        PyObject *known = reference ? PyObject_CallNoArgs(reference) : NULL;
+        has = known == NULL || known == Py_None || has_stranger(known, found);
+        Py_XDECREF(known);
+    }
+    PyErr_Clear();
+    return PyBool_FromLong(has);
+}
+
 /* False also where Python must look. */
 static PyObject *are_held(PyObject *module, PyObject *list) {
     int is_odd = 0;

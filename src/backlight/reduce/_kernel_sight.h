@@ -25,7 +25,7 @@ static struct {
     PyObject *version, *requires_grad, *is_leaf, *grad_fn, *backward_hooks, *register_hook_dict, *ours; /* names */
     PyObject *ordered_dict, *graph_task, *tracing_state, *threads_apart;
     PyObject *begin_pass, *slow_hook, *slow_grad, *slow_before, *slow_after, *slow_parameter_grad, *fail; /* names of methods */
-    PyObject *grad, *step;
+    PyObject *grad, *step, *state, *param_groups, *generation, *depth, *passes, *last_step, *is_fresh;
     PyObject *parameters, *buffers, *modules; /* names of a module's shelves */
 } asked;
 
@@ -57,6 +57,7 @@ typedef struct {
     char is_plain;  /* and none of these are kept */
     char is_quick;  /* and the graph is not followed */
 } Sights;
+static PyTypeObject *sights_type;
 
 typedef struct {
     int32_t site, iteration;
@@ -476,6 +477,13 @@ static int name_what_is_asked(void) {
         {&asked.slow_parameter_grad, "_on_parameter_grad"},
         {&asked.grad, "grad"},
         {&asked.step, "step"},
+        {&asked.state, "state"},
+        {&asked.param_groups, "param_groups"},
+        {&asked.generation, "generation"},
+        {&asked.depth, "depth"},
+        {&asked.is_fresh, "is_fresh"},
+        {&asked.passes, "passes"},
+        {&asked.last_step, "last_step"},
         {&asked.parameters, "_parameters"},
         {&asked.buffers, "_buffers"},
         {&asked.modules, "_modules"},

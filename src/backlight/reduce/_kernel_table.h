@@ -305,11 +305,15 @@ static PyObject *table_is_finite(PyObject *self, PyObject *unused) {
     return PyBool_FromLong(is_all_finite(&((Table *)self)->rows));
 }
 
+static void clear_table(Table *table) {
+    Rows *rows = &table->rows;
+    rows->length = rows->shape_length = rows->pairs.length = 0;
+    table->order = 0;
+}
+
 static PyObject *table_clear(PyObject *self, PyObject *unused) {
     (void)unused;
-    Rows *rows = &((Table *)self)->rows;
-    rows->length = rows->shape_length = rows->pairs.length = 0;
-    ((Table *)self)->order = 0;
+    clear_table((Table *)self);
     Py_RETURN_NONE;
 }
 

@@ -91,6 +91,11 @@ def new_ear(
     return _kernel.Ear(original, listeners, tell)
 
 
+def new_likeness(*given: Any) -> _kernel.Likeness:
+    """What begins captured steps that are like the last one; see `backlight.capture.likeness`."""
+    return _kernel.Likeness(*given)
+
+
 def new_table() -> _kernel.Table:
     """An empty table that the kernel fills, tensor by tensor."""
     connect()

@@ -2,6 +2,7 @@
 
 from backlight.capture.graph.capture import GraphCapture as GraphCapture
 from backlight.capture.graph.dispatch import is_swept as is_swept
+from backlight.capture.graph.dispatch import stranded as stranded
 from backlight.capture.graph.dispatch import sweep as sweep
 from backlight.capture.graph.watch import StructureWatch as StructureWatch
 from backlight.capture.structure import Edge as Edge

@@ -7,7 +7,7 @@ popped in place of the user's by their `with` block.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, Final, Protocol
 
 import torch
@@ -81,6 +81,12 @@ _stranded: weakref.WeakSet[Mode] = weakref.WeakSet()
 def is_swept() -> bool:
     """Whether there are none."""
     return not _stranded
+
+
+def stranded() -> Collection[object]:
+    """Those that could not be taken away, and maybe such as are gone by now."""
+    data: set[object] = vars(_stranded)["data"]
+    return data
 
 
 def sweep(*, is_last: bool = False) -> None:

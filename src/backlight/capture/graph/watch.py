@@ -49,6 +49,10 @@ class StructureWatch:
         self.entered = []
         self._steps += 1
 
+    def note_steps(self, steps: int) -> None:
+        """So many have begun, of each of which `entered` was emptied."""
+        self._steps += steps
+
     def enter(self, module: str, call: int) -> None:
         """A module's call starts."""
         self.entered.append((module, call))
