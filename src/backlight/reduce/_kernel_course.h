@@ -328,7 +328,7 @@ static int begin_captured(PyObject *given) {
 static PyObject *see_captured_loss(Course *course, PyObject *tensor) {
     Likeness *likeness = (Likeness *)course->likeness;
     int found = likeness && course->passes == 1 ? see_loss_alike(likeness, tensor) : SLOW;
-    if (found == SLOW && likeness) likeness->left = 0;
+    if (found == SLOW && likeness && likeness->loss_site < 0) likeness->left = 0; /* Python learns it now */
     if (found == SLOW) return PyObject_CallFunctionObjArgs(course->given[SEE_LOSS], tensor, NULL);
     course->losses = 1;
     return found == FAILED ? tell_fault(likeness->once[SIGHTS], "reading the loss") : nothing();
