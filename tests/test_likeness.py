@@ -380,7 +380,7 @@ def test_in_such_a_step_python_is_not_asked_before_its_end(
     with backlight.watch(model, optimizer, root=root, every=1) as run:
         for _ in range(5):
             train_once(model, optimizer)
-        for name in ("_begin_step", "_begin_capture", "_see_loss", "_before_update", "_take"):
+        for name in ("_begin_step", "_begin_capture", "_on_number", "_before_update", "_take"):
             original = getattr(run, name)
 
             def noted(*given: Any, name: str = name, original: Any = original) -> Any:

@@ -26,8 +26,8 @@ from backlight.capture.compiling import keep_out
 from backlight.capture.following import Following, steps_before_power_of_two
 from backlight.capture.graph import Graph, is_swept, sweep
 from backlight.capture.likeness import StepLikeness
+from backlight.capture.losses import LossCapture
 from backlight.capture.modules import FirstForward, ModuleCapture, is_in_backward
-from backlight.capture.named import NamedTensors
 from backlight.capture.names import ModelNames
 from backlight.capture.observer import Observer
 from backlight.capture.optimizer import OptimizerCapture, Optimizers
@@ -46,7 +46,6 @@ from backlight.own.statistic import Statistic, StatisticBook
 from backlight.samples import NeuronSelection, SampleSelection, ValueBytes
 from backlight.store.resume import read_progress
 from backlight.store.writer import RunWriter
-from backlight.telling import LOSS
 
 if TYPE_CHECKING:
     from torch.amp import GradScaler
@@ -150,9 +149,7 @@ class Recorder:
         self._reason: str | None = None
         self._is_captured = self._must_decide = False
         self._is_in_iteration = self._is_given_up = False
-        self._losses = NamedTensors()  # those of this step that the user has not named
-        self._loss_sites: dict[int, int] = {}  # of the losses of an iteration, in their order
-        self._named = NamedTensors()  # by the user, in this step
+        self._losses = LossCapture(self._course, self._observer, self._sites)
         self._modes = self._names.modes()
         self._captures = 0  # steps that were captured
         self._likeness = StepLikeness(
@@ -160,8 +157,7 @@ class Recorder:
             self._names,
             self._modules,
             self._observer,
-            losses=self._losses,
-            named=self._named,
+            self._losses,
         )
         self._generation = -1  # of the names, when a module was found that steps begin with
         self._updates = 0  # that were not seen through by the course alone
@@ -319,7 +315,7 @@ class Recorder:
         self._count_alike()
         steps = min(steps_before_power_of_two(self._captures), self._following.usual_steps("train"))
         self.on_tensor = self._observer.on_activation
-        self._likeness.expect(self._optimizers, loss_site=self._loss_sites.get(1, -1), steps=steps)
+        self._likeness.expect(self._optimizers, loss_site=self._losses.first_site, steps=steps)
 
     def _count_alike(self) -> None:
         """Count the steps that the kernel has begun."""
@@ -387,8 +383,7 @@ class Recorder:
         if is_keeping:
             self._keeper.begin(batch_size=self._batch_size, holds_all=self._must_decide)
         self._observer.begin(self._course.step, is_keeping=is_keeping)
-        self._losses.clear()
-        self._named.clear()
+        self._losses.begin()
         self._count_alike()
         # Parts of the model may be compiled when they run next: now and then, look at all.
         times, self._captures = self._captures, self._captures + 1
@@ -437,7 +432,7 @@ class Recorder:
                 if self._is_endless():
                     self._give_up()
                 if self._is_captured and not self._is_given_up:
-                    self._see_loss(tensor)
+                    self._losses.see(tensor)
         except Exception as error:
             self._guard.catch("reading the loss", error)
 
@@ -447,42 +442,9 @@ class Recorder:
             if self._is_endless():
                 self._give_up()
             if not self._is_given_up:
-                self._see_loss(tensor)
+                self._losses.see(tensor)
         except Exception as error:
             self._guard.catch("reading the loss", error)
-
-    def _see_loss(self, tensor: torch.Tensor) -> None:
-        if self._losses.known and self._losses.site_of(tensor) is not None:
-            return
-        if self._named.known and self._is_named_loss(tensor):
-            return
-        course, iteration = self._course, self._observer.iteration
-        times = course.losses + 1 if course.loss_iteration == iteration else 1
-        course.loss_iteration, course.losses = iteration, times
-        site = self._loss_sites.get(times)
-        if site is None:
-            site = self._loss_sites[times] = self._name_loss(times)
-        if self._observer.graph is not None and site >= 0:
-            self._observer.graph.loss(site, tensor)
-        self._observer.on_named(site, tensor, self._observer.iteration, batch_dim=None)
-        self._losses.add(tensor, site)
-
-    def _is_named_loss(self, tensor: torch.Tensor) -> bool:
-        """Whether the user has named this loss: then it has a site, and needs no other."""
-        site = self._named.site_of(tensor)
-        if site is None:
-            return False
-        self._sites.call_loss(site)
-        if self._observer.graph is not None:
-            self._observer.graph.loss(site, tensor)
-        return True
-
-    def _name_loss(self, times: int) -> int:
-        """The site of the loss of an iteration's first backward pass, or of a later one."""
-        name = LOSS if times == 1 else f"{LOSS}#{times}"
-        return self._sites.named(
-            name, module="", node=LOSS, role=name, kind="loss", step=self._course.step
-        )
 
     def _is_endless(self) -> bool:
         return self._course.passes >= _MOST_PASSES or len(self._observer.reducer) >= _MOST_ROWS

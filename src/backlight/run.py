@@ -315,7 +315,7 @@ class Run(Recorder, TakesStatistics):
                     "otherwise, or use run.iteration() around each pass of a loop."
                 )
                 return
-            self._named.add(tensor, site)
+            self._losses.named.add(tensor, site)
 
     def _tap(self, name: str, tensor: torch.Tensor) -> None:
         """A tensor that `backlight.tap` names inside a forward, after the module that runs."""

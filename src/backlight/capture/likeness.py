@@ -14,8 +14,8 @@ import sys
 
 from backlight.capture.compiling import rules_told
 from backlight.capture.graph import stranded
+from backlight.capture.losses import LossCapture
 from backlight.capture.modules import ModuleCapture
-from backlight.capture.named import NamedTensors
 from backlight.capture.names import ModelNames
 from backlight.capture.observer import Observer
 from backlight.capture.optimizer import Optimizers
@@ -32,9 +32,7 @@ class StepLikeness:
         names: ModelNames,
         modules: ModuleCapture,
         observer: Observer,
-        *,
-        losses: NamedTensors,
-        named: NamedTensors,
+        losses: LossCapture,
     ) -> None:
         self._names = names
         self._modules = modules
@@ -46,8 +44,8 @@ class StepLikeness:
                 observer,
                 names,
                 observer.named,
-                losses.known,
-                named.known,
+                losses.found.known,
+                losses.named.known,
                 stranded(),
                 sys.modules,
                 observer.owned.stepping,
