@@ -245,13 +245,27 @@ static int is_all_finite(const Rows *rows) {
 /* ---------------------------------------------------------------- rows that are dictionaries */
 
 typedef struct {
-    PyObject *rows, *names; /* a list of dictionaries, a tuple of the columns' names */
-    const char *kinds;      /* of each column: q int64, i int32, d double, b bool, s text */
+    PyObject **values; /* column by column, borrowed; NULL where there is none */
+    const char *kinds; /* of each column: q int64, i int32, d double, b bool, s text */
+    Py_ssize_t length, columns;
 } GivenRows;
 
 static PyObject *value_at(const GivenRows *given, Py_ssize_t row, Py_ssize_t column) {
-    PyObject *value = PyDict_GetItemWithError(PyList_GetItem(given->rows, row), PyTuple_GetItem(given->names, column));
-    return value == Py_None ? NULL : value;
+    return given->values[column * given->length + row];
+}
+
+/* Looks up each value once: each is asked for several times. -1 where a row is no plain dictionary. */
+static int find_values(const GivenRows *given, PyObject *rows, PyObject *names) {
+    for (Py_ssize_t row = 0; row < given->length; row++) {
+        PyObject *dict = PyList_GetItem(rows, row);
+        if (!PyDict_CheckExact(dict)) return -1;
+        for (Py_ssize_t column = 0; column < given->columns; column++) {
+            PyObject *value = PyDict_GetItemWithError(dict, PyTuple_GetItem(names, column));
+            if (value == NULL && PyErr_Occurred()) return -1;
+            given->values[column * given->length + row] = value == Py_None ? NULL : value;
+        }
+    }
+    return 0;
 }
 
 static int is_of_kind(PyObject *value, char kind) {
@@ -264,7 +278,7 @@ static int is_of_kind(PyObject *value, char kind) {
 }
 
 static int put_given_validity(Packing *body, const GivenRows *given, Py_ssize_t column) {
-    Py_ssize_t length = PyList_Size(given->rows);
+    Py_ssize_t length = given->length;
     int64_t nulls = 0;
     for (Py_ssize_t i = 0; i < length; i++) {
         PyObject *value = value_at(given, i, column);
@@ -280,7 +294,7 @@ static int put_given_validity(Packing *body, const GivenRows *given, Py_ssize_t 
 }
 
 static int put_given_texts(Packing *body, const GivenRows *given, Py_ssize_t column) {
-    Py_ssize_t length = PyList_Size(given->rows), size;
+    Py_ssize_t length = given->length, size;
     int32_t *offsets = take_buffer(body, ((int64_t)length + 1) * 4);
     int64_t total = 0;
     for (Py_ssize_t i = 0; i < length; i++) {
@@ -302,7 +316,7 @@ static int put_given_texts(Packing *body, const GivenRows *given, Py_ssize_t col
 }
 
 static int put_given_numbers(Packing *body, const GivenRows *given, Py_ssize_t column) {
-    Py_ssize_t length = PyList_Size(given->rows);
+    Py_ssize_t length = given->length;
     char kind = given->kinds[column];
     int64_t bytes = kind == 'b' ? (length + 7) / 8 : kind == 'i' ? length * 4 : length * 8;
     char *to = take_buffer(body, bytes);
@@ -325,7 +339,7 @@ static int put_given_numbers(Packing *body, const GivenRows *given, Py_ssize_t c
 
 static int fill_given(Packing *body, const void *from) {
     const GivenRows *given = from;
-    for (Py_ssize_t column = 0; column < PyTuple_Size(given->names); column++) {
+    for (Py_ssize_t column = 0; column < given->columns; column++) {
         int is_text = given->kinds[column] == 's';
         if (put_given_validity(body, given, column)) return -1;
         if ((is_text ? put_given_texts : put_given_numbers)(body, given, column)) return -1;
@@ -337,16 +351,17 @@ static int fill_given(Packing *body, const void *from) {
 static PyObject *pack_rows(PyObject *module, PyObject *arguments) {
     (void)module;
     GivenRows given;
-    Py_ssize_t kinds;
-    if (!PyArg_ParseTuple(arguments, "OOy#", &given.rows, &given.names, &given.kinds, &kinds)) return NULL;
-    if (!PyList_Check(given.rows) || !PyTuple_Check(given.names) || PyTuple_Size(given.names) != kinds ||
-        kinds > MAX_COLUMNS) {
+    PyObject *rows, *names, *packed = NULL;
+    if (!PyArg_ParseTuple(arguments, "OOy#", &rows, &names, &given.kinds, &given.columns)) return NULL;
+    if (!PyList_Check(rows) || !PyTuple_Check(names) || PyTuple_Size(names) != given.columns || given.columns > MAX_COLUMNS) {
         PyErr_SetString(PyExc_TypeError, "pack_rows takes a list of rows, a tuple of names, and a kind for each");
         return NULL;
     }
-    for (Py_ssize_t i = 0; i < PyList_Size(given.rows); i++)
-        if (!PyDict_CheckExact(PyList_GetItem(given.rows, i))) Py_RETURN_NONE;
-    PyObject *packed = pack(PyList_Size(given.rows), fill_given, &given);
+    given.length = PyList_Size(rows);
+    given.values = malloc(((size_t)given.length * (size_t)given.columns + 1) * sizeof *given.values);
+    if (given.values == NULL) return PyErr_NoMemory();
+    if (!find_values(&given, rows, names)) packed = pack(given.length, fill_given, &given);
+    free(given.values);
     if (packed) return packed;
     if (PyErr_Occurred() && PyErr_ExceptionMatches(PyExc_MemoryError)) return NULL;
     PyErr_Clear();
