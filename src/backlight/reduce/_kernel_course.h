@@ -329,7 +329,10 @@ static PyObject *see_captured_loss(Course *course, PyObject *tensor) {
     Likeness *likeness = (Likeness *)course->likeness;
     int found = likeness && course->passes == 1 ? see_loss_alike(likeness, tensor) : SLOW;
     if (found == SLOW && likeness && likeness->loss_site < 0) likeness->left = 0; /* Python learns it now */
-    if (found == SLOW) return PyObject_CallFunctionObjArgs(course->given[SEE_LOSS], tensor, NULL);
+    if (found == SLOW) {
+        PyErr_Clear();
+        return PyObject_CallFunctionObjArgs(course->given[SEE_LOSS], tensor, NULL);
+    }
     course->losses = 1;
     return found == FAILED ? tell_fault(likeness->once[SIGHTS], "reading the loss") : nothing();
 }
@@ -358,6 +361,7 @@ static PyObject *course_before_update(PyObject *self, PyObject *const *arguments
     int found = is_tried ? before_update_alike(likeness, course->passes, arguments[0], arguments[1], arguments[2]) : SLOW;
     if (found == DONE) Py_RETURN_NONE;
     if (likeness) give_up_updates(likeness);
+    if (found == SLOW) PyErr_Clear();
     if (found == FAILED) return tell_fault(likeness->once[SIGHTS], "reading parameters and their gradients");
     return PyObject_CallFunctionObjArgs(course->given[BEFORE_UPDATE], arguments[0], arguments[1], arguments[2], NULL);
 }
@@ -397,7 +401,10 @@ static PyObject *end_captured_update(Course *course, PyObject *const *arguments)
         Py_DECREF(answer);
         is_over = 1;
     }
-    if (found == SLOW) return PyObject_CallFunctionObjArgs(course->given[AFTER_UPDATE], arguments[0], arguments[1], arguments[2], NULL);
+    if (found == SLOW) {
+        PyErr_Clear();
+        return PyObject_CallFunctionObjArgs(course->given[AFTER_UPDATE], arguments[0], arguments[1], arguments[2], NULL);
+    }
     return is_over ? PyObject_CallNoArgs(course->given[UPDATED]) : nothing();
 }
 
