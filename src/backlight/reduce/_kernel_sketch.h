@@ -23,14 +23,15 @@ typedef struct {
 } Range;
 
 /* Elements that are counted by twos, before they come to the bins: see _kernel_couples.h. */
-enum { KEY_BITS = 7, KEYS_IN_ALL = 1 << KEY_BITS, WAITING = 64 /* couples */, OTHERS_WAIT = 1024 };
+enum { PLACES = 64, CELLS_BYTES = 3 << 14, WAITING = 64 /* couples */, OTHERS_WAIT = 1024 };
 enum { WORTHWHILE = 4096 /* elements: of fewer, to empty the cells takes longer */ };
 typedef struct {
-    uint16_t cells[KEYS_IN_ALL][KEYS_IN_ALL] __attribute__((aligned(64))); /* 0 but within a tensor */
+    unsigned char room[UINT16_MAX + CELLS_BYTES];
+    uint16_t *cells; /* in the room, where an address ends with sixteen zeros; 0 but within a tensor */
     uint16_t waiting[2 * WAITING] __attribute__((aligned(64)));
     uint32_t others[OTHERS_WAIT]; /* elements beyond the window */
     int base; /* the bin that the window begins with; 0 where there is no window */
-    int count, others_count, beyond, misfits, is_worthwhile;
+    int count, beyond, misfits, is_worthwhile;
     unsigned next;
 } Couples;
 
