@@ -237,14 +237,17 @@ class Residual(nn.Module):
     [lambda grad: None, lambda grad: grad.mul_(2), lambda grad: grad.data.mul_(2)],
     ids=["as it was", "in place", "unseen by autograd"],
 )
-def test_a_gradient_that_two_tensors_share_is_that_of_both_unless_it_changes(root, change):
+@pytest.mark.parametrize("batch_size", [4, 30_000], ids=["small", "large"])
+def test_a_gradient_that_two_tensors_share_is_that_of_both_unless_it_changes(
+    root, change, batch_size
+):
     torch.manual_seed(0)
     model = Residual(change)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     with backlight.watch(model, optimizer, root=root, every=1) as run:
         for _ in range(3):
             optimizer.zero_grad()
-            model(torch.randn(4, 3)).square().sum().backward()
+            model(torch.randn(batch_size, 3)).square().mean().backward()
             optimizer.step()
     for site, made in (("last:in.0", model.made), ("branch:out.0", model.branch.made)):
         rows = find(run.path, site, "grad")
@@ -253,14 +256,15 @@ def test_a_gradient_that_two_tensors_share_is_that_of_both_unless_it_changes(roo
             assert_is(row, grad)
 
 
+@pytest.mark.parametrize("batch_size", [4, 30_000], ids=["small", "large"])
 @pytest.mark.parametrize("has_update", [True, False])
-def test_no_gradient_is_kept_alive_beyond_its_step(root, has_update):
+def test_no_gradient_is_kept_alive_beyond_its_step(root, has_update, batch_size):
     model = Residual(lambda grad: None)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     with backlight.watch(model, optimizer, root=root, every=1) as run:
         for _ in range(2):
             with run.step():
-                model(torch.randn(4, 3)).square().sum().backward()
+                model(torch.randn(batch_size, 3)).square().sum().backward()
                 if has_update:
                     optimizer.step()
                     assert model.branch.kept[-1]() is None

@@ -4,7 +4,7 @@
 
 #include "_kernel_tensor.h"
 
-enum { LINE = 64, LANES = LINE / 8, FEW_PAGES = 1 << 14, QUICK_STRIDE = LINE * 64 };
+enum { LINE = 64, LANES = LINE / 8, FEW_BYTES = 1 << 14, MOST_LINES = 128 };
 
 /* Sums, and sums of sums, so that the order counts too. */
 typedef struct {
@@ -51,6 +51,9 @@ static uint64_t digest_number(Digest *d, const char *bytes, size_t size) {
     return hash | 1;
 }
 
+/* How far the lines lie apart of which so many are looked at. */
+static size_t stride_of(size_t size) { return size > FEW_BYTES ? size / MOST_LINES / LINE * LINE : LINE; }
+
 /* Of some of the lines where there are many; 0 where the tensor has gaps. */
 static uint64_t quick_digest(Tensor *t) {
     order_dims(t);
@@ -58,7 +61,7 @@ static uint64_t quick_digest(Tensor *t) {
     size_t size = (size_t)t->count * (size_t)DTYPE_BYTES[t->dtype];
     if (!t->is_dense || size == 0) return 0;
     Digest d = {{0}, {0}};
-    digest_lines(&d, t->data, size, size > FEW_PAGES ? QUICK_STRIDE : LINE);
+    digest_lines(&d, t->data, size, stride_of(size));
     return digest_number(&d, t->data, size);
 }
 

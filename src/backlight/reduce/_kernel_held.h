@@ -465,6 +465,7 @@ static int sights_clear(PyObject *self) {
     Py_CLEAR(s->table);
     Py_CLEAR(s->seen);
     Py_CLEAR(s->hooked);
+    Py_CLEAR(s->last_grad.reference);
     return 0;
 }
 

@@ -44,11 +44,20 @@ static void release_object(PyObject *self, inquiry clear) {
 
 /* ---------------------------------------------------------------- what a step sees */
 
+/* The last gradient that was read, without keeping it alive: a sum gives the same one to all that it adds up. */
+typedef struct {
+    PyObject *reference; /* or NULL */
+    uint64_t digest;
+    int64_t version, row, step;
+    int code; /* of its quantity */
+} LastGrad;
+
 typedef struct {
     PyObject_HEAD
     PyObject *table;        /* a Table, once there is one */
     PyObject *seen;         /* dict: the identity of a tensor, and its Seen */
     PyObject *hooked;       /* set: the sights (site, iteration) whose gradient is waited for */
+    LastGrad last_grad;
     double recording_secs;
     int64_t step;
     int iteration, update_iteration, grad_code;
@@ -179,12 +188,17 @@ static int version_of(PyObject *tensor, int64_t *version) {
     return DONE;
 }
 
-static int prepare_sight(Sight *sight, PyObject *tensor) {
-    if (find_live(tensor, &sight->read) || version_of(tensor, &sight->version)) return SLOW;
+/* What tells whether a tensor that is seen later is this one, unchanged. */
+static int know_again(Sight *sight) {
+    if (version_of(sight->tensor, &sight->version)) return SLOW;
     Tensor ordered = sight->read;
     sight->digest = quick_digest(&ordered);
-    sight->tensor = tensor;
     return DONE;
+}
+
+static int prepare_sight(Sight *sight, PyObject *tensor) {
+    sight->tensor = tensor;
+    return find_live(tensor, &sight->read) ? SLOW : know_again(sight);
 }
 
 /* The row, or -1 with an exception set. */
@@ -314,12 +328,35 @@ static PyObject *tell_fault(PyObject *self, const char *doing) {
     return answer;
 }
 
+enum { WORTH_KNOWING = 1 << 16 /* elements: fewer are read in little more time than it takes to know them again */ };
+
+/* Whether this is the gradient that was read last, unchanged. */
+static int is_last_grad(const LastGrad *last, const Sights *s, const Sight *grad) {
+    return last->reference && last->step == s->step && last->code == s->grad_code && last->version == grad->version &&
+           last->digest == grad->digest && refers_to(last->reference, grad->tensor);
+}
+
+/* Reads a gradient for one place, or repeats the row of the last one; returns the row, or -1 with an exception set. */
+static int64_t read_known_grad(Sights *s, const Sight *grad, const Where *at) {
+    LastGrad *last = &s->last_grad;
+    if (is_last_grad(last, s, grad)) return repeat_read(s, last->row, at->site, at->iteration) ? -1 : last->row;
+    int64_t row = observe_read(s, &grad->read, at->site, s->grad_code, at->iteration, -1);
+    Py_XDECREF(last->reference);
+    *last = (LastGrad){row < 0 ? NULL : PyWeakref_NewRef(grad->tensor, NULL), grad->digest, grad->version, row, s->step, s->grad_code};
+    return last->reference ? row : -1;
+}
+
+static int64_t read_grad(Sights *s, Sight *grad, const Where *at) {
+    if (grad->read.count >= WORTH_KNOWING && know_again(grad) == DONE) return read_known_grad(s, grad, at);
+    return observe_read(s, &grad->read, at->site, s->grad_code, at->iteration, -1);
+}
+
 static int see_gradient(Sights *s, Seen *seen, PyObject *grad) {
-    Tensor read;
-    if (!s->is_plain || seen->length == 0 || find_live(grad, &read)) return SLOW;
+    Sight sight = {.tensor = grad};
+    if (!s->is_plain || seen->length == 0 || find_live(grad, &sight.read)) return SLOW;
     turn_to_next(seen);
     const Where *at = seen->where + seen->first, *end = seen->where + seen->length;
-    int64_t row = observe_read(s, &read, at->site, s->grad_code, at->iteration, -1);
+    int64_t row = read_grad(s, &sight, at);
     for (at++; row >= 0 && at < end; at++)
         if (repeat_read(s, row, at->site, at->iteration)) row = -1;
     return row < 0 ? FAILED : DONE;

@@ -105,8 +105,8 @@ def new_table() -> _kernel.Table:
 def quick_fingerprint(tensor: Any) -> int:
     """A number that changes with where a tensor lies and with its bytes.
 
-    Of more than a few pages only every 64th line of memory is looked at. It is 0 where the kernel
-    cannot read the tensor.
+    Of more than a few pages only 128 lines of memory, far apart, are looked at. It is 0 where the
+    kernel cannot read the tensor.
     """
     return 0 if _kernel is None else _kernel.fingerprint(tensor)
 
