@@ -301,18 +301,24 @@ static void note_moments(Row *row, const Job *job, const Moments *m) {
     row->abs_max = larger_magnitude(m);
 }
 
+/* How many units lack a flag. */
+static int32_t count_lacking(const uint8_t *flags, int64_t units, uint8_t flag) {
+    int32_t lacking = 0;
+    for (int64_t i = 0; i < units; i++) lacking += !(flags[i] & flag);
+    return lacking;
+}
+
 static void note_units(Row *row, const Job *job) {
     Spread spread = {0.0, 0};
+    const Units *u = &job->units;
     for (int64_t i = 0; i < job->chunks + job->tiles; i++) {
         spread.sum += job->parts[i].spread.sum;
         spread.count += job->parts[i].spread.count;
     }
     row->has_units = 1;
-    row->units = (int32_t)job->units.units;
-    for (int64_t i = 0; i < job->units.units; i++) {
-        row->dead_units += !(job->units.flags[i] & NOT_DEAD);
-        row->constant_units += !(job->units.flags[i] & NOT_CONSTANT);
-    }
+    row->units = (int32_t)u->units;
+    row->dead_units = count_lacking(u->flags, u->units, NOT_DEAD);
+    row->constant_units = count_lacking(u->flags, u->units, NOT_CONSTANT);
     row->batch_std = spread.count ? spread.sum / (double)spread.count : NAN;
 }
 

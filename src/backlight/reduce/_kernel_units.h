@@ -237,11 +237,11 @@ static void note_flag(uint8_t *unit, uint8_t found) {
 /* Flags of units that lie beside each other: in most tiles they say what is known already. */
 static void note_run(uint8_t *units, const uint8_t *flag, int n) {
     int i = 0;
+    for (; i < n && (uintptr_t)(units + i) % 8; i++) note_flag(&units[i], flag[i]);
     for (; i + 8 <= n; i += 8) {
-        uint64_t known, found;
-        memcpy(&known, units + i, 8);
+        uint64_t *known = (uint64_t *)(void *)(units + i), found;
         memcpy(&found, flag + i, 8);
-        for (int k = i; (found & ~known) && k < i + 8; k++) note_flag(&units[k], flag[k]);
+        if (found & ~__atomic_load_n(known, __ATOMIC_RELAXED)) __atomic_fetch_or(known, found, __ATOMIC_RELAXED);
     }
     for (; i < n; i++) note_flag(&units[i], flag[i]);
 }
