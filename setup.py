@@ -6,6 +6,7 @@ All else about the package is in pyproject.toml.
 from __future__ import annotations
 
 import sysconfig
+from pathlib import Path
 
 from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
@@ -36,6 +37,7 @@ class BuildKernel(build_ext):
 KERNEL = Extension(
     "backlight.reduce._kernel",
     sources=["src/backlight/reduce/_kernel.c"],
+    depends=sorted(map(str, Path("src/backlight/reduce").glob("_kernel*.h"))),
     define_macros=[("Py_LIMITED_API", "0x030A0000")],
     py_limited_api=True,
     optional=True,
