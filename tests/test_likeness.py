@@ -218,6 +218,38 @@ def parts_that_change(watch: Watch) -> None:
             optimizer.step()
 
 
+def empty_places(watch: Watch) -> None:
+    """Places for tensors that are empty are filled, emptied again, and take turns."""
+    torch.manual_seed(5)
+    first, last = nn.Linear(3, 4, bias=False), nn.Linear(4, 1, bias=False)
+    for name in ("one", "other"):
+        first.register_buffer(name, None)
+    model = nn.Sequential(first, nn.Sequential(), last)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def fill_in_forward(module: nn.Module, args: Any) -> None:
+        if module.bias is None and is_late:
+            module.bias = nn.Parameter(torch.ones(1))
+
+    last.register_forward_pre_hook(fill_in_forward)
+    is_late = False
+    with watch(model, optimizer):
+        for number in range(60):
+            is_late = number > 46
+            if number == 12:
+                first.bias = nn.Parameter(torch.ones(4))
+                optimizer.add_param_group({"params": [first.bias]})
+            if number == 22:
+                first.one = torch.ones(2)
+            if number == 28:
+                first.one, first.other = None, torch.zeros(3)
+            if number == 36:
+                first.bias, last.bias = None, nn.Parameter(torch.zeros(1))
+            if number == 42:
+                last.bias = None
+            train_once(model, optimizer)
+
+
 def memory_and_modes(watch: Watch) -> None:
     torch.manual_seed(3)
     model = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Dropout(0.1), nn.Linear(4, 1))
@@ -331,8 +363,8 @@ DETERMINED = [make for make in odd_loops.ALL if make is not odd_loops.calls_from
 
 OWN = [
     losses_of_several_kinds, passes_and_iterations, updates_that_fail, inner_updates,
-    modules_beside_the_model, parts_that_change, memory_and_modes, more_is_asked_for, kinds,
-    structures, other_threads, not_always_finite,
+    modules_beside_the_model, parts_that_change, empty_places, memory_and_modes,
+    more_is_asked_for, kinds, structures, other_threads, not_always_finite,
 ]  # fmt: skip
 
 

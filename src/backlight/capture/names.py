@@ -94,7 +94,6 @@ class ModelNames:
         self._parameters: list[OwnedTensor] = []
         self._buffers: list[OwnedTensor] = []
         self.sizes: list[tuple[Callable[[], nn.Module | None], int]] = []  # of each module
-        self._empty: list[tuple[weakref.ref[nn.Module], _Shelf, str]] = []  # places for tensors
         self.scan()
 
     def scan(self) -> None:
@@ -104,7 +103,6 @@ class ModelNames:
             for name, module in self._named_modules()
         }
         self.sizes = [(module, size_of(module())) for module, _ in self._found.values()]
-        self._empty.clear()
         self._parameters = self._owned("_parameters")
         self._buffers = self._owned("_buffers")
         self.is_fresh = True
@@ -122,16 +120,9 @@ class ModelNames:
         if is_other or self.has_changed():
             self.scan()
 
-    @property
-    def has_empty_places(self) -> bool:
-        """Whether modules have places for tensors that are not there."""
-        return bool(self._empty)
-
     def has_changed(self) -> bool:
         """Whether modules have parts, parameters or buffers that they had not when last scanned."""
-        if sizes_differ(self.sizes):
-            return True
-        return bool(self._empty) and any(_tensor_at(*place) is not None for place in self._empty)
+        return sizes_differ(self.sizes)
 
     def find(self, module: nn.Module) -> tuple[str, str] | None:
         """A module's name and class, or None if it is no part of the models."""
@@ -210,7 +201,6 @@ class ModelNames:
         for module_name, module in self._named_modules(has_duplicates=True):
             for place, tensor in getattr(module, shelf).items():
                 if tensor is None:
-                    self._empty.append((weakref.ref(module), shelf, place))
                     continue
                 known = found.get(id(tensor))
                 if known is not None:

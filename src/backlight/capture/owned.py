@@ -22,7 +22,7 @@ from backlight.capture.sights import Held, Sights, are_held, find_held, hook_hel
 from backlight.capture.sites import LEFT_OUT, SiteBook
 from backlight.capture.trees import states_in
 from backlight.reduce.native import fingerprints
-from backlight.reduce.readable import State, has_values, state_of
+from backlight.reduce.readable import State, has_values, state_of, states_of
 from backlight.reduce.reducer import Item, Reducer
 from backlight.reduce.spec import GRAD_APPLIED, UPDATE, VALUE
 
@@ -104,7 +104,7 @@ class OwnedCapture:
     def known_of(self, optimizer: OptimizerCapture) -> Known | None:
         """What the last step has shown; None where the next one cannot be told by that."""
         trained = self._by_optimizer.get(optimizer)
-        is_open = self.waiting or self.stepping or self._names.has_empty_places
+        is_open = self.waiting or self.stepping
         if trained is None or is_open or self._generation != self._names.generation:
             return None
         return Known(self._all, self._unhooked, self, trained, self._has_states)
@@ -325,8 +325,7 @@ class OwnedCapture:
             return None
         items: list[Item] = []
         read: list[tuple[_Place, State | None]] = []
-        for place, tensor in rest:
-            state = state_of(tensor, is_quick=place.owned.shelf == "_parameters")
+        for (place, tensor), state in zip(rest, _states_of(rest), strict=True):
             if state is None or state != place.last or (is_kept and not place.is_written):
                 place.last, place.is_written = state, False
                 items.append((tensor, place.site, VALUE))
@@ -350,6 +349,15 @@ def _found(places: list[_Place]) -> list[tuple[_Place, torch.Tensor]]:
         every_pair = [(place, place.owned.tensor()) for place in places]
         found = [(place, tensor) for place, tensor in every_pair if tensor is not None]
     return found
+
+
+def _states_of(rest: list[tuple[_Place, torch.Tensor]]) -> list[State | None]:
+    """What tells whether each has changed; of parameters, which are large, only some bytes do."""
+    buffers = iter(states_of([each for place, each in rest if place.owned.shelf == "_buffers"]))
+    return [
+        next(buffers) if place.owned.shelf == "_buffers" else state_of(tensor, is_quick=True)
+        for place, tensor in rest
+    ]
 
 
 def _learn_fate(read: list[tuple[_Place, State | None]], is_written: bool) -> None:

@@ -147,10 +147,11 @@ def are_held(places: list[Any]) -> bool:
 
 
 def size_of(module: Any) -> int:
-    """How many tensors and modules a module has itself, with places that are empty; -1 of None."""
+    """How many tensors and modules a module has itself; -1 of None."""
     if module is None:
         return -1
-    return len(module._parameters) + len(module._buffers) + len(module._modules)
+    shelves = module._parameters, module._buffers, module._modules
+    return sum(each is not None for shelf in shelves for each in shelf.values())
 
 
 def has_strangers(found: Mapping[int, tuple[Callable[[], Any], Any]]) -> bool:

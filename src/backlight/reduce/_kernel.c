@@ -137,8 +137,10 @@ static int digest_all(PyObject *tensors, Job *jobs, Py_ssize_t *places, uint64_t
     for (Py_ssize_t i = 0; i < length; i++) {
         int found = read_tensor(PyTuple_GetItem(tensors, i), &jobs[jobs_length].tensor);
         if (found == HAS_ERROR) return -1;
-        numbers[i] = 0;
-        if (found == NOT_READABLE) continue;
+        Tensor small = jobs[jobs_length].tensor;
+        int is_small = found == READ && small.count * DTYPE_BYTES[small.dtype] <= FEW_BYTES;
+        numbers[i] = is_small ? quick_digest(&small) : 0; /* of all of it */
+        if (found == NOT_READABLE || is_small) continue;
         start_job(&jobs[jobs_length], ONLY_DIGEST);
         places[jobs_length++] = i;
     }

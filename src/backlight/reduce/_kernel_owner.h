@@ -6,16 +6,40 @@
 
 #include "_kernel_held.h"
 
-/* How many tensors and modules a module has itself, with places that are empty; -1 where it is gone or cannot say. */
+/* How many things lie on a shelf, in places that are not empty; -1 with an exception set. */
+static Py_ssize_t filled_places(PyObject *shelf) {
+    PyObject *place, *thing;
+    Py_ssize_t at = 0, filled = 0;
+    if (PyDict_Check(shelf)) {
+        while (PyDict_Next(shelf, &at, &place, &thing)) filled += thing != Py_None;
+        return filled;
+    }
+    PyObject *things = PyMapping_Values(shelf); /* a scripted module's */
+    for (; things && at < PyList_Size(things); at++) filled += PyList_GetItem(things, at) != Py_None;
+    Py_XDECREF(things);
+    return things ? filled : -1;
+}
+
+/* How many lie on one of a module's shelves, which is among its own attributes, but of a scripted module. */
+static Py_ssize_t places_on(PyObject *module, PyObject *own, PyObject *name) {
+    PyObject *shelf = own && PyDict_Check(own) ? PyDict_GetItemWithError(own, name) : NULL;
+    if (shelf) return filled_places(shelf);
+    shelf = PyErr_Occurred() ? NULL : PyObject_GetAttr(module, name);
+    Py_ssize_t filled = shelf ? filled_places(shelf) : -1;
+    Py_XDECREF(shelf);
+    return filled;
+}
+
+/* How many tensors and modules a module has itself; -1 where it is gone or cannot say. */
 static Py_ssize_t size_of(PyObject *reference) {
     PyObject *shelves[] = {asked.parameters, asked.buffers, asked.modules}, *module = PyObject_CallNoArgs(reference);
-    Py_ssize_t size = module == NULL || module == Py_None ? -1 : 0;
+    PyObject *own = module && module != Py_None ? PyObject_GenericGetDict(module, NULL) : NULL;
+    Py_ssize_t size = own ? 0 : -1;
     for (int i = 0; i < 3 && size >= 0; i++) {
-        PyObject *shelf = PyObject_GetAttr(module, shelves[i]);
-        Py_ssize_t length = shelf ? PyObject_Size(shelf) : -1;
-        size = length < 0 ? -1 : size + length;
-        Py_XDECREF(shelf);
+        Py_ssize_t filled = places_on(module, own, shelves[i]);
+        size = filled < 0 ? -1 : size + filled;
     }
+    Py_XDECREF(own);
     Py_XDECREF(module);
     PyErr_Clear();
     return size;
@@ -24,10 +48,14 @@ static Py_ssize_t size_of(PyObject *reference) {
 static PyObject *sizes_differ(PyObject *module, PyObject *sizes) {
     (void)module;
     for (Py_ssize_t i = 0; i < PyList_Size(sizes); i++) {
-        PyObject *reference, *pair = PyList_GetItem(sizes, i);
-        Py_ssize_t size;
-        if (!PyArg_ParseTuple(pair, "On", &reference, &size)) return NULL;
-        if (size_of(reference) != size) Py_RETURN_TRUE;
+        PyObject *pair = PyList_GetItem(sizes, i);
+        if (!PyTuple_Check(pair) || PyTuple_Size(pair) != 2) {
+            PyErr_SetString(PyExc_TypeError, "sizes_differ takes pairs of a reference and a size");
+            return NULL;
+        }
+        Py_ssize_t size = PyLong_AsSsize_t(PyTuple_GetItem(pair, 1));
+        if (PyErr_Occurred()) return NULL;
+        if (size_of(PyTuple_GetItem(pair, 0)) != size) Py_RETURN_TRUE;
     }
     if (PyErr_Occurred()) return NULL;
     Py_RETURN_FALSE;
