@@ -271,8 +271,7 @@ class Recorder:
         self._scale, self._left_out = 1.0, 0
         self._kind, self._batch_size = kind, None
         self._must_decide = decide
-        if len(self._optimizers.all) > 1:
-            self._optimizers.end()
+        self._optimizers.end()
         was_captured = self._is_captured
         self._reason = self._ledger.wants(self._course.step + 1, kind)
         is_wanted = self._reason is not None or self.has_blackbox or decide
@@ -329,6 +328,8 @@ class Recorder:
 
     def _begin_with(self, module: nn.Module) -> None:
         """A step begins with a module, with which others then may begin as well."""
+        if self._is_finished:
+            return
         self._generation, self._course.root = self._names.generation, weakref.ref(module)
         self._begin_step()
 
@@ -753,6 +754,8 @@ class Recorder:
         """A forward pass begins: a step, or after a backward pass another part of one."""
         if is_in_backward():
             return self._course.is_open
+        if self._is_finished:
+            return False  # by a hook of the user's before this one
         if not self._course.is_open and torch.is_grad_enabled():
             self._open_step()
             self._observer.recording_secs = 0.0  # the hook that is under way counts it
