@@ -190,6 +190,27 @@ def inner_updates(watch: Watch) -> None:
             train_once(model, optimizer)
 
 
+def closures_now_and_then(watch: Watch) -> None:
+    """Between updates without one, of which Python reads the end: states come in another order."""
+    model, _ = simple()
+    optimizer = torch.optim.Adam([*model.parameters()][::-1], lr=0.01)
+
+    def closure() -> torch.Tensor:
+        optimizer.zero_grad()
+        loss = model(X).square().mean()
+        loss.backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 0.01)
+        return loss
+
+    with watch(model, optimizer):
+        for number in range(40):
+            if number % 5 == 3:
+                optimizer.step(closure)
+            else:
+                closure()
+                optimizer.step()
+
+
 def parts_that_change(watch: Watch) -> None:
     """Parameters and modules come, go and are replaced, between steps and within one."""
     model, optimizer = simple()
@@ -331,8 +352,8 @@ DETERMINED = [make for make in odd_loops.ALL if make is not odd_loops.calls_from
 
 OWN = [
     losses_of_several_kinds, passes_and_iterations, updates_that_fail, inner_updates,
-    modules_beside_the_model, parts_that_change, memory_and_modes, more_is_asked_for, kinds,
-    structures, other_threads, not_always_finite,
+    closures_now_and_then, modules_beside_the_model, parts_that_change, memory_and_modes,
+    more_is_asked_for, kinds, structures, other_threads, not_always_finite,
 ]  # fmt: skip
 
 
