@@ -311,7 +311,6 @@ class Recorder:
         is_more = self._is_keeping or self._must_decide or self._flows is not None
         if is_more or self._is_compiled:
             return
-        self._count_alike()
         steps = min(steps_before_power_of_two(self._captures), self._following.usual_steps("train"))
         self.on_tensor = self._observer.on_activation
         self._likeness.expect(self._optimizers, loss_site=self._losses.first_site, steps=steps)
@@ -385,7 +384,6 @@ class Recorder:
             self._keeper.begin(batch_size=self._batch_size, holds_all=self._must_decide)
         self._observer.begin(self._course.step, is_keeping=is_keeping)
         self._losses.begin()
-        self._count_alike()
         # Parts of the model may be compiled when they run next: now and then, look at all.
         times, self._captures = self._captures, self._captures + 1
         if times & (times - 1) == 0:
@@ -637,6 +635,7 @@ class Recorder:
 
     def _end_alike(self) -> None:
         """Note what the kernel has not, of a step that it began."""
+        self._count_alike()
         try:
             self._tell_modes()
         except Exception as error:
