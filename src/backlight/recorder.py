@@ -636,6 +636,8 @@ class Recorder:
     def _end_alike(self) -> None:
         """Note what the kernel has not, of a step that it began."""
         self._count_alike()
+        if self._optimizers.all[0].last_step != self._course.step:
+            return  # modes are looked at where an optimizer steps
         try:
             self._tell_modes()
         except Exception as error:
