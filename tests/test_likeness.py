@@ -11,6 +11,7 @@ import weakref
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from itertools import permutations
 from pathlib import Path
 from typing import Any
 
@@ -190,6 +191,27 @@ def inner_updates(watch: Watch) -> None:
             train_once(model, optimizer)
 
 
+def closures_now_and_then(watch: Watch) -> None:
+    """Between updates without one, of which Python reads the end: states come in another order."""
+    model, _ = simple()
+    optimizer = torch.optim.Adam([*model.parameters()][::-1], lr=0.01)
+
+    def closure() -> torch.Tensor:
+        optimizer.zero_grad()
+        loss = model(X).square().mean()
+        loss.backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 0.01)
+        return loss
+
+    with watch(model, optimizer):
+        for number in range(40):
+            if number % 5 == 3:
+                optimizer.step(closure)
+            else:
+                closure()
+                optimizer.step()
+
+
 def parts_that_change(watch: Watch) -> None:
     """Parameters and modules come, go and are replaced, between steps and within one."""
     model, optimizer = simple()
@@ -262,6 +284,7 @@ def memory_and_modes(watch: Watch) -> None:
                 optimizer.state.clear()
             if number == 30:
                 optimizer.state[model[0].weight]["mine"] = torch.ones(2)
+        model.eval()(X)  # and no update comes
 
 
 def more_is_asked_for(watch: Watch) -> None:
@@ -328,6 +351,22 @@ def structures(watch: Watch) -> None:
             optimizer.zero_grad()
 
 
+def more_structures_than_are_followed(watch: Watch) -> None:
+    """Each comes twice, and one only once: that is waited for, and steps are followed meanwhile."""
+    torch.manual_seed(0)
+    parts = nn.ModuleList(nn.Linear(3, 3) for _ in range(4))
+    optimizer = torch.optim.SGD(parts.parameters(), lr=0.01)
+    orders = [[*order] for order in permutations(range(4))]
+    with watch(parts, optimizer):
+        for number in range(100):
+            x = X
+            for part in [0, 1] if number == 46 else orders[number // 2 if number < 46 else 0]:
+                x = parts[part](x)
+            x.square().mean().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+
 def other_threads(watch: Watch) -> None:
     model, optimizer = simple()
     with watch(model, optimizer), ThreadPoolExecutor(1) as thread:
@@ -363,8 +402,9 @@ DETERMINED = [make for make in odd_loops.ALL if make is not odd_loops.calls_from
 
 OWN = [
     losses_of_several_kinds, passes_and_iterations, updates_that_fail, inner_updates,
-    modules_beside_the_model, parts_that_change, empty_places, memory_and_modes,
-    more_is_asked_for, kinds, structures, other_threads, not_always_finite,
+    closures_now_and_then, modules_beside_the_model, parts_that_change, empty_places,
+    memory_and_modes, more_is_asked_for, kinds, structures, more_structures_than_are_followed,
+    other_threads, not_always_finite,
 ]  # fmt: skip
 
 
@@ -424,14 +464,17 @@ def test_in_such_a_step_python_is_not_asked_before_its_end(
         assert asked == ["_take"]
 
 
-def test_what_such_a_step_has_seen_dies_with_it(root: Path) -> None:
+def test_what_such_a_step_has_seen_dies_with_it(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun = begun_by_the_kernel(monkeypatch)
     model, optimizer = simple()
-    with backlight.watch(model, optimizer, root=root, every=1) as run:
+    with backlight.watch(model, optimizer, root=root, every=1):
         for _ in range(6):
             train_once(model, optimizer)
-        run._likeness.take_begun()
+        before = begun()
         gone = [weakref.ref(train_once(model, optimizer))]
-        assert run._likeness.take_begun() == 1
+        assert begun() == before + 1
         gone.append(weakref.ref(train_once(model, optimizer)))
         assert [each() for each in gone] == [None, None]
         gone = [weakref.ref(model), weakref.ref(optimizer)]

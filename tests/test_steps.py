@@ -17,6 +17,7 @@ import torch
 from reading import find, observations, read
 from torch import nn
 from torch.nn import functional
+from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.optim.optimizer import _global_optimizer_pre_hooks
 
 import backlight
@@ -158,6 +159,25 @@ class TestOptimizersThatComeAndGo:
         ]
         assert len(_global_optimizer_pre_hooks) == before
 
+    def test_those_of_two_runs_are_replaced_midway(self, root):
+        pairs = [simple(), simple()]
+        before = len(_global_optimizer_pre_hooks)
+        runs = [backlight.watch(*pair, root=root / str(i), every=1) for i, pair in enumerate(pairs)]
+        for _ in range(2):
+            for model, optimizer in pairs:
+                train_once(model, optimizer)
+        pairs = [(model, torch.optim.Adam(model.parameters())) for model, _ in pairs]
+        del optimizer
+        for model, _ in pairs:
+            model(torch.ones(5, 3))  # so that both look for another one
+        for _ in range(2):
+            for model, optimizer in pairs:
+                train_once(model, optimizer)
+        for run in runs:
+            run.finish()
+            assert len(find(run.path, "0.weight:exp_avg")) == 2
+        assert len(_global_optimizer_pre_hooks) == before
+
     def test_a_step_that_nothing_ends_does_not_grow_and_is_told(self, root, monkeypatch):
         monkeypatch.setenv("BACKLIGHT_STRICT", "0")
         monkeypatch.setattr(recorder, "_MOST_PASSES", 20)
@@ -287,6 +307,24 @@ class TestNamedTensors:
         for call in (lambda: run.tensor("a", torch.ones(1)), lambda: run.log(loss=1)):
             with pytest.raises(backlight.BacklightError, match="the run has ended"):
                 call()
+
+
+@pytest.mark.parametrize("every", [1, 1000])
+def test_a_run_that_is_finished_before_a_forward_pass_sees_nothing_of_it(root, every):
+    model, optimizer = simple()
+
+    def finish(module, args):
+        if module is model and run.current_step == 7:
+            run.finish()
+
+    handle = register_module_forward_pre_hook(finish)  # which is called before Backlight's
+    run = backlight.watch(model, optimizer, root=root, every=every)
+    for _ in range(10):
+        train_once(model, optimizer)
+    handle.remove()
+    assert run.current_step == 7
+    assert [row["step"] for row in read(run.path, "steps")] == list(range(8))
+    assert all(parameter._backward_hooks is None for parameter in model.parameters())
 
 
 class TestSelection:

@@ -271,8 +271,7 @@ class Recorder:
         self._scale, self._left_out = 1.0, 0
         self._kind, self._batch_size = kind, None
         self._must_decide = decide
-        if len(self._optimizers.all) > 1:
-            self._optimizers.end()
+        self._optimizers.end()
         was_captured = self._is_captured
         self._reason = self._ledger.wants(self._course.step + 1, kind)
         is_wanted = self._reason is not None or self.has_blackbox or decide
@@ -312,7 +311,6 @@ class Recorder:
         is_more = self._is_keeping or self._must_decide or self._flows is not None
         if is_more or self._is_compiled:
             return
-        self._count_alike()
         steps = min(steps_before_power_of_two(self._captures), self._following.usual_steps("train"))
         self.on_tensor = self._observer.on_activation
         self._likeness.expect(self._optimizers, loss_site=self._losses.first_site, steps=steps)
@@ -329,6 +327,8 @@ class Recorder:
 
     def _begin_with(self, module: nn.Module) -> None:
         """A step begins with a module, with which others then may begin as well."""
+        if self._is_finished:
+            return
         self._generation, self._course.root = self._names.generation, weakref.ref(module)
         self._begin_step()
 
@@ -384,7 +384,6 @@ class Recorder:
             self._keeper.begin(batch_size=self._batch_size, holds_all=self._must_decide)
         self._observer.begin(self._course.step, is_keeping=is_keeping)
         self._losses.begin()
-        self._count_alike()
         # Parts of the model may be compiled when they run next: now and then, look at all.
         times, self._captures = self._captures, self._captures + 1
         if times & (times - 1) == 0:
@@ -636,6 +635,9 @@ class Recorder:
 
     def _end_alike(self) -> None:
         """Note what the kernel has not, of a step that it began."""
+        self._count_alike()
+        if self._optimizers.all[0].last_step != self._course.step:
+            return  # modes are looked at where an optimizer steps
         try:
             self._tell_modes()
         except Exception as error:
@@ -753,6 +755,8 @@ class Recorder:
         """A forward pass begins: a step, or after a backward pass another part of one."""
         if is_in_backward():
             return self._course.is_open
+        if self._is_finished:
+            return False  # by a hook of the user's before this one
         if not self._course.is_open and torch.is_grad_enabled():
             self._open_step()
             self._observer.recording_secs = 0.0  # the hook that is under way counts it

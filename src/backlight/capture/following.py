@@ -66,8 +66,9 @@ class Following:
 
     def usual_steps(self, kind: str) -> int:
         """How many steps after one of this kind are not followed, if no structure is new."""
-        is_new = self._watch is not self._watches[kind] or self._watch.wants_following
-        return 0 if is_new else steps_before_power_of_two(self._times[kind])
+        if self._watch is not self._watches[kind]:
+            return 0
+        return min(steps_before_power_of_two(self._times[kind]), self._watch.usual_steps)
 
     def note_usual(self, kind: str, steps: int) -> None:
         """So many have begun, of each of which `entered` was emptied."""

@@ -88,6 +88,7 @@ class StepLikeness:
         if self._kernel is None or known is None or steps < 1:
             return
         optimizers.begin()
+        sole.has_closure = False  # the kernel leaves an update that has one to Python
         now = rules_told(), self._names.generation, sole
         self._kernel.expect(
             known.held, self._names.sizes, known.unhooked, known.key, *known.trained, *now,

@@ -232,6 +232,8 @@ class Optimizers:
     def end(self) -> None:
         """The step has ended."""
         self._updates.clear()
+        if self._looking is not None and not any(each.is_gone for each in self.all):
+            self._stop_looking()
 
     def detach(self) -> None:
         """Remove every hook."""
@@ -248,16 +250,15 @@ class Optimizers:
             self._look_at(optimizer)
 
     def _look_at(self, optimizer: torch.optim.Optimizer) -> None:
-        held = [id(p) for group in optimizer.param_groups for p in group["params"]]
         gone = [place for place, each in enumerate(self.all) if each.is_gone]
         if not gone or any(each.watches(optimizer) for each in self.all):
             return
+        held = [id(p) for group in optimizer.param_groups for p in group["params"]]
         if not set(self._own()).isdisjoint(held):
             new = OptimizerCapture(optimizer, before=self._before, after=self._after)
             old, self.all[gone[0]] = self.all[gone[0]], new
             self._idle.discard(old)
-            if len(gone) == 1:
-                self._stop_looking()
+            # The hook stays until the step ends: torch is going through the dict that holds it.
             self._on_change(f"{new.name} steps in place of {old.name}, which is gone")
 
     def _stop_looking(self) -> None:

@@ -318,7 +318,7 @@ static PyObject *course_on_forward(PyObject *self, PyObject *const *arguments, P
 static int begin_captured(PyObject *given) {
     if (given == NULL || Py_TYPE(given) != course_type) return SLOW;
     Course *course = (Course *)given;
-    if (course->is_open || course->likeness == NULL || ((Likeness *)course->likeness)->left < 1) return SLOW;
+    if (course->is_open || course->is_over || course->likeness == NULL || ((Likeness *)course->likeness)->left < 1) return SLOW;
     if (referent(course->optimizer) == Py_None || is_apart_or_traced(course) || !answers(course, GRAD_ENABLED, Py_True)) return SLOW;
     if (begin_alike((Likeness *)course->likeness, course->step + 1)) return SLOW;
     open_step(course);

@@ -341,7 +341,7 @@ static int64_t read_known_grad(Sights *s, const Sight *grad, const Where *at) {
     LastGrad *last = &s->last_grad;
     if (is_last_grad(last, s, grad)) return repeat_read(s, last->row, at->site, at->iteration) ? -1 : last->row;
     int64_t row = observe_read(s, &grad->read, at->site, s->grad_code, at->iteration, -1);
-    Py_XDECREF(last->reference);
+    Py_CLEAR(last->reference); /* to make another one may run a finalizer, which may come by here */
     *last = (LastGrad){row < 0 ? NULL : PyWeakref_NewRef(grad->tensor, NULL), grad->digest, grad->version, row, s->step, s->grad_code};
     return last->reference ? row : -1;
 }

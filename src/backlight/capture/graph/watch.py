@@ -7,6 +7,7 @@ ones are followed instead, until one is met that is built alike.
 
 from __future__ import annotations
 
+import sys
 from typing import Final, TypeVar
 
 _T = TypeVar("_T")
@@ -89,9 +90,34 @@ class StructureWatch:
     @property
     def wants_following(self) -> bool:
         """Whether the next step should be followed, because a structure came up that was not."""
-        seen = next(reversed(self._waiting.values()), -_PATIENCE)
-        is_awaited = self._steps - seen < _PATIENCE
-        return is_awaited and self._followed <= _FREE + self._steps // _SHARE
+        return max(self._first_due, 0) <= self._steps < self._awaited_until
+
+    @property
+    def usual_steps(self) -> int:
+        """How many steps come before one that should be followed, if no structure in them is new.
+
+        >>> watch = StructureWatch()
+        >>> for number in range(20):
+        ...     watch.begin()
+        ...     _ = watch.end(graph="a graph that was followed")
+        >>> watch.usual_steps == sys.maxsize  # none is waited for
+        True
+        >>> watch.begin(); watch.enter("", 1); watch.end()
+        ''
+        >>> watch.wants_following, watch.usual_steps  # of 32 steps 20 may be followed
+        (False, 10)
+        """
+        first = max(self._first_due, self._steps + 1)
+        return first - self._steps - 1 if first < self._awaited_until else sys.maxsize
+
+    @property
+    def _first_due(self) -> int:
+        """After how many steps one more may be followed."""
+        return (self._followed - _FREE) * _SHARE
+
+    @property
+    def _awaited_until(self) -> int:
+        return next(reversed(self._waiting.values()), -_PATIENCE) + _PATIENCE
 
 
 def _remember(memory: dict[int, _T], signature: int, fact: _T) -> None:
