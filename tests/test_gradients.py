@@ -271,6 +271,51 @@ def test_no_gradient_is_kept_alive_beyond_its_step(root, has_update, batch_size)
             assert model.branch.kept[-1]() is None
 
 
+class Blocked(torch.autograd.Function):
+    """Hands its input on, and gives no gradient back."""
+
+    @staticmethod
+    def forward(ctx, x):
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, grad):
+        return None
+
+
+def test_where_a_function_gives_none_back_there_is_no_gradient(root):
+    first, last = nn.Linear(3, 3), nn.Linear(3, 1)
+    model = nn.Sequential(first, last)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with backlight.watch(model, optimizer, root=root, every=1) as run:
+        for number in range(8):
+            optimizer.zero_grad()
+            hidden = first(torch.randn(4, 3))
+            scale = Blocked.apply(last.weight)
+            is_blocked = number % 2 == 1
+            last((Blocked.apply(hidden) if is_blocked else hidden) * scale).sum().backward()
+            optimizer.step()
+    for name in ("0:out.0", "0.weight"):
+        assert [row["step"] for row in find(run.path, name, "grad")] == [0, 2, 4, 6]
+    assert len(find(run.path, "1.weight", "grad")) == len(find(run.path, "1:in.0", "grad")) == 8
+    assert len(find(run.path, "0:out.0")) == 8
+
+
+def test_the_gradient_of_an_iteration_that_has_none_is_not_that_of_the_next(root):
+    model = nn.Linear(3, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    x = torch.randn(4, 3, requires_grad=True)
+    with backlight.watch(model, optimizer, root=root, every=1) as run:
+        for _ in range(3):
+            for is_blocked in (True, False):
+                with run.iteration():
+                    out = model(x)
+                    (Blocked.apply(out) if is_blocked else out).sum().backward()
+            optimizer.step()
+    assert [row["iteration"] for row in find(run.path, "(model):in.0", "grad")] == [1, 1, 1]
+    assert [row["iteration"] for row in find(run.path, "weight", "grad")] == [1, 1, 1]
+
+
 def test_an_in_place_change_of_a_view_leaves_the_gradient_out_and_never_0(root):
     class Viewing(nn.Module):
         def __init__(self) -> None:

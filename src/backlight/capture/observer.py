@@ -200,9 +200,11 @@ class Observer(Sights):
         tensor._backward_hooks = OrderedDict(backlight=hook)
         maker._register_hook_dict(tensor)
 
-    def _on_grad(self, seen: Seen, grad: torch.Tensor) -> None:
+    def _on_grad(self, seen: Seen, grad: torch.Tensor | None) -> None:
         try:
             sights = seen.take_sights()
+            if grad is None:  # a function of the user's own gave none back
+                return
             site, iteration = sights[0]
             row = self.reducer.observe(grad, site, self.grad_code, iteration)
             if row is not None:
@@ -219,7 +221,9 @@ class Observer(Sights):
         """The kernel failed."""
         self._guard.catch(doing, error)
 
-    def _on_parameter_grad(self, place: Held, grad: torch.Tensor) -> None:
+    def _on_parameter_grad(self, place: Held, grad: torch.Tensor | None) -> None:
+        if grad is None:
+            return
         try:
             state = None
             if place.has_been_made:
