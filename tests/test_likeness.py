@@ -272,6 +272,24 @@ def empty_places(watch: Watch) -> None:
             train_once(model, optimizer)
 
 
+def parameters_that_are_swapped(watch: Watch) -> None:
+    """As `model.to(…)` does it, if torch is told to, and between two of one model."""
+    model, optimizer = simple()
+    with watch(model, optimizer):
+        for number in range(40):
+            if number in (12, 20):
+                other = nn.Parameter(model[0].weight.detach().clone())
+                torch.utils.swap_tensors(model[0].weight, other)
+                del other
+            if number == 20:
+                model[0].weight.register_hook(lambda grad: grad * 2)
+            if number == 30:
+                model[2].weight.grad, model[2].bias.grad = None, None
+                torch.utils.swap_tensors(model[0].bias, model[2].bias)
+                torch.utils.swap_tensors(model[0].bias, model[2].bias)
+            train_once(model, optimizer)
+
+
 def memory_and_modes(watch: Watch) -> None:
     torch.manual_seed(3)
     model = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Dropout(0.1), nn.Linear(4, 1))
@@ -367,6 +385,16 @@ def more_structures_than_are_followed(watch: Watch) -> None:
             optimizer.zero_grad()
 
 
+def a_structure_that_never_comes_again(watch: Watch) -> None:
+    """Until more steps are followed in search of it than can be spared."""
+    model, optimizer = simple()
+    with watch(model, optimizer):
+        for number in range(60):
+            if number == 31:
+                model(X)  # with gradients: the next step has begun
+            train_once(model, optimizer)
+
+
 def other_threads(watch: Watch) -> None:
     model, optimizer = simple()
     with watch(model, optimizer), ThreadPoolExecutor(1) as thread:
@@ -403,8 +431,9 @@ DETERMINED = [make for make in odd_loops.ALL if make is not odd_loops.calls_from
 OWN = [
     losses_of_several_kinds, passes_and_iterations, updates_that_fail, inner_updates,
     closures_now_and_then, modules_beside_the_model, parts_that_change, empty_places,
-    memory_and_modes, more_is_asked_for, kinds, structures, more_structures_than_are_followed,
-    other_threads, not_always_finite,
+    parameters_that_are_swapped, memory_and_modes, more_is_asked_for, kinds, structures,
+    more_structures_than_are_followed, a_structure_that_never_comes_again, other_threads,
+    not_always_finite,
 ]  # fmt: skip
 
 

@@ -21,7 +21,7 @@ import models
 import pyarrow as pa
 import pytest
 import torch
-from reading import observations, read
+from reading import find, observations, read
 from torch import nn
 from torch.nn.modules import module as torch_module
 
@@ -283,6 +283,27 @@ class ReturnsItsWeight(nn.Module):
 
     def forward(self) -> torch.Tensor:
         return self.weight
+
+
+@pytest.mark.parametrize("every", [1, 2])
+def test_a_parameter_that_is_swapped_has_its_hooks_and_those_of_the_user(root, every):
+    model = nn.Linear(2, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    seen: list[int] = []
+    with backlight.watch(model, optimizer, root=root, every=every) as run:
+        for step in range(16):
+            if step in (8, 12):
+                torch.utils.swap_tensors(model.weight, nn.Parameter(torch.ones(1, 2)))
+            if step == 12:
+                model.weight.register_hook(lambda _, step=step: seen.append(step))
+            optimizer.zero_grad()
+            model(torch.ones(1, 2)).sum().backward()
+            optimizer.step()
+    assert len(seen) == 4
+    steps = [row["step"] for row in find(run.path, "weight", "grad")]
+    assert steps == list(range(0, 16, every))
+    assert not find(run.path, "weight", "grad_applied")
+    assert len(model.weight._backward_hooks) == 1
 
 
 def test_a_parameter_that_is_an_output_gathers_no_hooks(root):

@@ -91,7 +91,10 @@ class OwnedCapture:
     def begin(self) -> None:
         """A recorded step begins: each gradient of a parameter is seen."""
         is_known = self._generation == self._names.generation
-        self._names.refresh(are_there=is_known and are_held(self._all))
+        are_there = is_known and are_held(self._all)
+        if not are_there:
+            self._hook_swapped()
+        self._names.refresh(are_there=are_there)
         if self._generation != self._names.generation:
             self._learn_names()
         if self.waiting:
@@ -136,6 +139,21 @@ class OwnedCapture:
             else:
                 handle = parameter.register_hook(place)
                 place.key, place.hooks = handle.id, handle.hooks_dict_ref()
+            place.hooked = parameter._cdata
+
+    def _hook_swapped(self) -> None:
+        """Set hooks anew where `torch.utils.swap_tensors` has left a parameter without.
+
+        It has the inside of another one then, which does not know them; and the hooks that the user
+        adds join ours, and would be called no more than these.
+        """
+        for place in self._all:
+            parameter = None if place.hooks is None else place.owned.tensor()
+            if parameter is None or parameter._cdata == place.hooked:
+                continue
+            place.hooked = parameter._cdata
+            if place.is_first_hook and parameter._backward_hooks is place.hooks:
+                parameter._backward_hooks = place.hooks
 
     def hook_late(self) -> None:
         """A module has run: parameters that did not exist before may do so now."""

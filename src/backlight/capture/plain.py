@@ -102,6 +102,7 @@ class Held:
         self.before: Any = None  # the value before an update
         self.states: dict[str, int] = {}
         self.is_before_known = False
+        self.hooked = 0
         self._made: int | None = None
         self._made_step, self._times = -1, 0
 

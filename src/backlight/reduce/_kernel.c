@@ -182,7 +182,7 @@ static PyMethodDef module_methods[] = {
     {"fingerprints", fingerprints, METH_O, "A number for each tensor that changes when any of its bytes do; 0 where none can be told."},
     {"connect", connect, METH_VARARGS, "Say where torch's classes and functions are."},
     {"connect_sight", connect_sight, METH_VARARGS, "Say where what is asked at each sight is."},
-    {"are_held", are_held, METH_O, "Whether the tensor of each is there; false where Python must look."},
+    {"are_held", are_held, METH_O, "Whether the tensor of each is there, with our hook; false where Python must look."},
     {"has_strangers", has_strangers, METH_O, "Whether any module, by a weak reference, is gone, or has one in it that is not among them."},
     {"sizes_differ", sizes_differ, METH_O, "Whether any module, by a weak reference, has not so many tensors and modules."},
     {"find_held", pairs_of_held, METH_O, "Pairs of each and its tensor, of those that are there; None where Python must look."},

@@ -118,6 +118,7 @@ class Held:
     is_before_known: bool
     hooks: Any
     key: Any
+    hooked: int
     is_first_hook: bool
     has_been_made: bool
     made: int | None

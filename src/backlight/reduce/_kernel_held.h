@@ -22,7 +22,7 @@ typedef struct {
     PyObject *states;                /* dict: what the optimizer keeps for it, and the site of that */
     PyObject *hooks, *key;           /* the parameter's hooks, if it is among them, and its place there; or None */
     PyObject *sole_hooks;            /* with it alone, or NULL */
-    unsigned long long identity;
+    unsigned long long identity, hooked; /* of the parameter; of the tensor inside of it that `hooks` were set on */
     int64_t made_step;
     uint64_t made_digest; /* of the gradient as autograd made it, once, in the step; 0 if it did so otherwise */
     int site, times_made;
@@ -428,6 +428,7 @@ static PyMemberDef held_members[] = {
     {"before", T_OBJECT, offsetof(Held, before), 0, "Its value before an update, or None."},
     {"hooks", T_OBJECT, offsetof(Held, hooks), 0, "The parameter's hooks, if it is among them; else None."},
     {"key", T_OBJECT, offsetof(Held, key), 0, "Its key among them."},
+    {"hooked", T_ULONGLONG, offsetof(Held, hooked), 0, "The `_cdata` that the parameter had when it was put among them."},
     {"is_first_hook", T_BOOL, offsetof(Held, is_first_hook), 0, "Whether nobody had put one on the parameter before."},
     {"states", T_OBJECT, offsetof(Held, states), READONLY, "What the optimizer keeps for it, and the site of that."},
     {"is_before_known", T_BOOL, offsetof(Held, is_before_known), 0, "Whether `before` is of the update under way."},

@@ -36,6 +36,15 @@ static PyObject *sole_hooks(Held *held, PyObject *key) {
 
 static int has_hooks(const Held *held) { return held->hooks && held->hooks != Py_None; }
 
+/* torch.utils.swap_tensors gives a parameter the inside of another one, which knows nothing of its hooks. */
+static unsigned long long inside_of(PyObject *parameter) {
+    PyObject *found = PyObject_GetAttr(parameter, asked.cdata);
+    unsigned long long inside = found ? PyLong_AsUnsignedLongLong(found) : 0;
+    Py_XDECREF(found);
+    PyErr_Clear();
+    return inside;
+}
+
 static void keep(PyObject **place, PyObject *object) {
     PyObject *before = *place;
     Py_INCREF(object);
@@ -50,6 +59,7 @@ static int hook_quickly(Held *held, PyObject *key) {
                    has(parameter, asked.is_leaf, Py_True) && read_live(parameter, &seen) == READ && sole_hooks(held, key) &&
                    !PyObject_SetAttr(parameter, asked.backward_hooks, held->sole_hooks);
     PyErr_Clear();
+    if (is_plain) held->hooked = inside_of(parameter);
     Py_XDECREF(parameter);
     if (!is_plain) return SLOW;
     keep(&held->hooks, held->sole_hooks);

@@ -4,7 +4,7 @@
 
 #include <Python.h>
 
-#include "_kernel_held.h"
+#include "_kernel_hook.h"
 
 /* How many things lie on a shelf, in places that are not empty; -1 with an exception set. */
 static Py_ssize_t filled_places(PyObject *shelf) {
@@ -92,12 +92,17 @@ static PyObject *has_strangers(PyObject *module, PyObject *found) {
     return PyBool_FromLong(has);
 }
 
+static int is_held(const Held *held, int *is_odd) {
+    PyObject *found = find_held(held, is_odd);
+    return found && !*is_odd && (!has_hooks(held) || inside_of(found) == held->hooked);
+}
+
 /* False also where Python must look. */
 static PyObject *are_held(PyObject *module, PyObject *list) {
     int is_odd = 0;
     (void)module;
     for (Py_ssize_t i = 0; i < PyList_Size(list); i++)
-        if (find_held((Held *)PyList_GetItem(list, i), &is_odd) == NULL || is_odd) Py_RETURN_FALSE;
+        if (!is_held((Held *)PyList_GetItem(list, i), &is_odd)) Py_RETURN_FALSE;
     if (PyErr_Occurred()) return NULL;
     Py_RETURN_TRUE;
 }

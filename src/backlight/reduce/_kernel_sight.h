@@ -22,7 +22,7 @@ static double seconds(void) {
 
 /* What of torch and Python is asked for at each sight; filled by `connect_sight`. */
 static struct {
-    PyObject *version, *requires_grad, *is_leaf, *grad_fn, *backward_hooks, *register_hook_dict, *ours; /* names */
+    PyObject *version, *requires_grad, *is_leaf, *grad_fn, *cdata, *backward_hooks, *register_hook_dict, *ours; /* names */
     PyObject *ordered_dict, *graph_task, *tracing_state, *threads_apart;
     PyObject *begin_pass, *slow_hook, *slow_grad, *slow_before, *slow_after, *slow_parameter_grad, *fail; /* names of methods */
     PyObject *grad, *step, *state, *param_groups, *generation, *depth, *passes, *last_step, *is_fresh;
@@ -503,6 +503,7 @@ static int name_what_is_asked(void) {
         {&asked.requires_grad, "requires_grad"},
         {&asked.is_leaf, "is_leaf"},
         {&asked.grad_fn, "grad_fn"},
+        {&asked.cdata, "_cdata"},
         {&asked.backward_hooks, "_backward_hooks"},
         {&asked.register_hook_dict, "_register_hook_dict"},
         {&asked.ours, "backlight"},
