@@ -306,6 +306,22 @@ def test_a_parameter_that_is_swapped_has_its_hooks_and_those_of_the_user(root, e
     assert len(model.weight._backward_hooks) == 1
 
 
+def test_a_swap_leaves_the_hooks_of_the_user_behind_as_it_does_without_a_run(root):
+    model = nn.Linear(2, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    seen: list[torch.Tensor] = []
+    with backlight.watch(model, optimizer, root=root, every=1):
+        for step in range(14):
+            if step in (4, 10):
+                model.weight.register_hook(seen.append)
+            if step == 8:
+                torch.utils.swap_tensors(model.weight, nn.Parameter(torch.ones(1, 2)))
+            optimizer.zero_grad()
+            model(torch.ones(1, 2)).sum().backward()
+            optimizer.step()
+    assert len(seen) == 4
+
+
 def test_a_parameter_that_is_an_output_gathers_no_hooks(root):
     model = ReturnsItsWeight()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)

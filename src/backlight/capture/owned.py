@@ -145,14 +145,19 @@ class OwnedCapture:
         """Set hooks anew where `torch.utils.swap_tensors` has left a parameter without.
 
         It has the inside of another one then, which does not know them; and the hooks that the user
-        adds join ours, and would be called no more than these.
+        adds join ours, and would be called no more than these. Where hooks of the user's were left
+        behind, they would not be called without ours either.
         """
         for place in self._all:
             parameter = None if place.hooks is None else place.owned.tensor()
-            if parameter is None or parameter._cdata == place.hooked:
+            if parameter is None:
+                continue
+            if parameter._cdata == place.hooked:
+                place.has_others = len(place.hooks) > 1
                 continue
             place.hooked = parameter._cdata
-            if place.is_first_hook and parameter._backward_hooks is place.hooks:
+            is_ours = place.is_first_hook and not place.has_others
+            if is_ours and parameter._backward_hooks is place.hooks:
                 parameter._backward_hooks = place.hooks
 
     def hook_late(self) -> None:

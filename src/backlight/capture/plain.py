@@ -103,6 +103,7 @@ class Held:
         self.states: dict[str, int] = {}
         self.is_before_known = False
         self.hooked = 0
+        self.has_others = False
         self._made: int | None = None
         self._made_step, self._times = -1, 0
 

@@ -119,6 +119,7 @@ class Held:
     hooks: Any
     key: Any
     hooked: int
+    has_others: bool
     is_first_hook: bool
     has_been_made: bool
     made: int | None

@@ -26,7 +26,7 @@ typedef struct {
     int64_t made_step;
     uint64_t made_digest; /* of the gradient as autograd made it, once, in the step; 0 if it did so otherwise */
     int site, times_made;
-    char is_before_known, is_first_hook;
+    char is_before_known, is_first_hook, has_others; /* of the last: the user has put hooks beside ours */
 } Held;
 
 static int held_traverse(PyObject *self, visitproc visit, void *arg) {
@@ -429,6 +429,7 @@ static PyMemberDef held_members[] = {
     {"hooks", T_OBJECT, offsetof(Held, hooks), 0, "The parameter's hooks, if it is among them; else None."},
     {"key", T_OBJECT, offsetof(Held, key), 0, "Its key among them."},
     {"hooked", T_ULONGLONG, offsetof(Held, hooked), 0, "The `_cdata` that the parameter had when it was put among them."},
+    {"has_others", T_BOOL, offsetof(Held, has_others), 0, "Whether the user had put others beside it, when that was last looked at."},
     {"is_first_hook", T_BOOL, offsetof(Held, is_first_hook), 0, "Whether nobody had put one on the parameter before."},
     {"states", T_OBJECT, offsetof(Held, states), READONLY, "What the optimizer keeps for it, and the site of that."},
     {"is_before_known", T_BOOL, offsetof(Held, is_before_known), 0, "Whether `before` is of the update under way."},

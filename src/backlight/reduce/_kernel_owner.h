@@ -92,9 +92,13 @@ static PyObject *has_strangers(PyObject *module, PyObject *found) {
     return PyBool_FromLong(has);
 }
 
-static int is_held(const Held *held, int *is_odd) {
+static int is_held(Held *held, int *is_odd) {
     PyObject *found = find_held(held, is_odd);
-    return found && !*is_odd && (!has_hooks(held) || inside_of(found) == held->hooked);
+    if (found == NULL || *is_odd) return 0;
+    if (!has_hooks(held)) return 1;
+    if (inside_of(found) != held->hooked) return 0;
+    held->has_others = PyDict_Size(held->hooks) > 1;
+    return 1;
 }
 
 /* False also where Python must look. */
