@@ -327,6 +327,31 @@ def test_a_run_that_is_finished_before_a_forward_pass_sees_nothing_of_it(root, e
     assert all(parameter._backward_hooks is None for parameter in model.parameters())
 
 
+@pytest.mark.parametrize("every", [1, 1000])
+@pytest.mark.parametrize("is_before", [True, False])
+def test_a_hook_of_an_optimizer_may_finish_the_run(root, every, is_before):
+    model, optimizer = simple()
+    calls = []
+
+    def finish(*_):
+        calls.append(run.current_step)
+        if len(calls) == 21:
+            run.finish()
+
+    if is_before:
+        optimizer.register_step_pre_hook(finish)  # Backlight's come behind
+        run = backlight.watch(model, optimizer, root=root, every=every)
+    else:
+        run = backlight.watch(model, optimizer, root=root, every=every)
+        optimizer.register_step_post_hook(finish)
+    optimizer.register_step_pre_hook(lambda *_: None)
+    optimizer.register_step_post_hook(lambda *_: None)
+    for _ in range(25):
+        train_once(model, optimizer)
+    assert len(calls) == 25
+    assert json.loads((run.path / "run.json").read_text())["ended"] == "finished"
+
+
 class TestSelection:
     @pytest.mark.parametrize(
         ("options", "has", "has_not"),

@@ -252,6 +252,32 @@ def test_a_compiled_model_is_recorded_in_full(root):
 
 
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor:UserWarning")  # the compiler's
+@pytest.mark.parametrize("is_reset", [True, False])
+def test_a_compiled_model_that_runs_the_code_of_another_is_told_and_helped(root, is_reset):
+    torch.compiler.reset()
+    other, _ = twins = [nn.Sequential(nn.Linear(6, 4), nn.Tanh(), nn.Linear(4, 1)) for _ in "12"]
+    torch.compile(other, backend="eager")(torch.randn(5, 6)).sum().backward()
+    if is_reset:
+        torch.compiler.reset()
+    model = twins[1]
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    run = backlight.watch(model, optimizer, root=root, every=1)
+    compiled = torch.compile(model, backend="eager")
+    told = []
+    for _ in range(5):
+        optimizer.zero_grad()
+        compiled(torch.randn(5, 6)).square().mean().backward()
+        try:
+            optimizer.step()
+        except backlight.BacklightError as error:
+            told.append(str(error))
+    run.finish()
+    torch.compiler.reset()
+    assert len(find(run.path, "0:out.0")) == (5 if is_reset else 0)
+    assert len(told) == (not is_reset) and all("torch.compiler.reset()" in each for each in told)
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor:UserWarning")  # the compiler's
 @pytest.mark.parametrize("how", ["in place", "wrapped"])
 def test_parts_that_are_compiled_are_recorded_in_full(root, how):
     torch.manual_seed(0)

@@ -22,7 +22,7 @@ from backlight.alarm import Happening
 from backlight.blackbox import StepRecord
 from backlight.capture import backward, scaling
 from backlight.capture.calls import FunctionCall
-from backlight.capture.compiling import keep_out
+from backlight.capture.compiling import Unseen, keep_out
 from backlight.capture.following import Following, steps_before_power_of_two
 from backlight.capture.graph import Graph, is_swept, sweep
 from backlight.capture.likeness import StepLikeness
@@ -164,6 +164,7 @@ class Recorder:
         self._before_scaled = (0, 0)  # how many updates there were when a scaler was asked for one
         self._scale, self._left_out = 1.0, 0  # of a captured step, as its record has them
         self._is_finished = self._is_compiled = False
+        self._unseen = Unseen()
         self._flows: FlowRecording | None = None  # where the user asked for some
         self._at_end: list[Callable[[], None]] = []  # called when a step has ended
         self._optimizers = Optimizers(
@@ -513,7 +514,8 @@ class Recorder:
     def _on_alike_updated(self) -> None:
         """The only optimizer has stepped, in a step that the kernel has seen so far."""
         self._updates += 1
-        self._end_update(self._optimizers.all[0])
+        if self._course.is_open:
+            self._end_update(self._optimizers.all[0])
 
     def _begin_update(self, optimizer: OptimizerCapture) -> None:
         """Find the iteration that an update is of.
@@ -666,6 +668,8 @@ class Recorder:
 
     def _take(self, record: StepRecord, samples: Any, decision: tuple[bool, str] | None) -> None:
         """What was captured of the step that ends."""
+        if self._is_compiled and self._unseen.is_news(has_calls=bool(self._following.entered)):
+            self._guard.mistake(Unseen.sentence)
         if self._flows is not None:
             has_backward = self._observer.has_backward
             record.flows = self._flows.take(self._course.loss, has_backward=has_backward)

@@ -12,6 +12,7 @@ from contextlib import suppress
 from typing import Any, Final
 
 _EVAL: Final = "torch._dynamo.eval_frame"
+_MANY, _SEEN = 3, -(1 << 60)
 _told: Any = None  # the compiler's rules, once they have this one
 
 
@@ -44,3 +45,32 @@ def is_in_compiled_call() -> bool:
             return True
         frame = frame.f_back
     return False
+
+
+class Unseen:
+    """Notices that a compiled model runs without any hook.
+
+    So it does where another model of the same classes was compiled and run before: the compiler's
+    guards leave hooks out, so it takes the code that it has. A step or two may have had no forward
+    pass.
+
+    >>> unseen = Unseen()
+    >>> [unseen.is_news(has_calls=False) for step in range(4)]
+    [False, False, True, False]
+    >>> unseen = Unseen()
+    >>> [unseen.is_news(has_calls=step == 1) for step in range(4)]
+    [False, False, False, False]
+    """
+
+    sentence: Final = (
+        "No module of the compiled model is seen: it runs what was compiled for another model of "
+        "the same classes before. Call torch.compiler.reset() before torch.compile(model)."
+    )
+
+    def __init__(self) -> None:
+        self._steps = 0
+
+    def is_news(self, *, has_calls: bool) -> bool:
+        """A captured step of a compiled model ends; whether it is the third in which none was."""
+        self._steps = _SEEN if has_calls else self._steps + 1
+        return self._steps == _MANY

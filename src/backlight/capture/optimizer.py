@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import weakref
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -9,7 +10,9 @@ from typing import Any, Final, TypeAlias
 
 import torch
 from torch import nn
+from torch.optim import optimizer as torch_optimizer
 from torch.optim.optimizer import register_optimizer_step_pre_hook
+from torch.utils.hooks import RemovableHandle
 
 from backlight.capture.calls.describe import describe
 from backlight.errors import BacklightError, Guard
@@ -137,7 +140,7 @@ class OptimizerCapture:
         """Remove the hooks from the optimizer."""
         handles, self._handles = self._handles, []
         for handle in handles:
-            handle.remove()
+            _take_off(handle)
 
     def held(self) -> list[int]:
         """The identities of the parameters that the optimizer trains now."""
@@ -233,13 +236,16 @@ class Optimizers:
         """The step has ended."""
         self._updates.clear()
         if self._looking is not None and not any(each.is_gone for each in self.all):
-            self._stop_looking()
+            self._looking.remove()  # torch is through with the hooks before a step
+            self._looking = None
 
     def detach(self) -> None:
         """Remove every hook."""
         for each in self.all:
             each.detach()
-        self._stop_looking()
+        if self._looking is not None:
+            _take_off(self._looking)
+            self._looking = None
 
     def _waited_for(self) -> list[OptimizerCapture]:
         return [each for each in self.all if each not in self._idle and not each.is_gone]
@@ -261,10 +267,30 @@ class Optimizers:
             # The hook stays until the step ends: torch is going through the dict that holds it.
             self._on_change(f"{new.name} steps in place of {old.name}, which is gone")
 
-    def _stop_looking(self) -> None:
-        if self._looking is not None:
-            self._looking.remove()
-            self._looking = None
+
+def _take_off(handle: RemovableHandle) -> None:
+    """Remove a hook, or put nothing in its place where torch is going through the hooks.
+
+    So it does where a hook of the user's ends the run inside of an optimizer's step.
+    """
+    hooks = handle.hooks_dict_ref()
+    if hooks is not None and handle.id in hooks and _is_in_step():
+        hooks[handle.id] = _pass_over
+    else:
+        handle.remove()
+
+
+def _is_in_step() -> bool:
+    """Whether an optimizer's step is under way in this thread."""
+    frame = sys._getframe(1)
+    source = torch_optimizer.__file__
+    while frame.f_code.co_filename != source and frame.f_back is not None:
+        frame = frame.f_back
+    return frame.f_code.co_filename == source
+
+
+def _pass_over(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+    """A hook that was taken off."""
 
 
 def _settings(group: Mapping[str, Any], own: Collection[int]) -> dict[str, Any]:

@@ -231,7 +231,7 @@ static int after_update_alike(Likeness *l, PyObject *optimizer, int *is_over) {
     if (states) answer = sights_after_update((PyObject *)s, given, 2);
     if (l->has_states) Py_XDECREF(states);
     Py_DECREF(pairs);
-    if (answer == Py_True && note_update_end(l)) Py_CLEAR(answer);
+    if (answer == Py_True && s->is_open && note_update_end(l)) Py_CLEAR(answer); /* it may have ended the run */
     s->recording_secs += seconds() - started;
     *is_over = answer == Py_True;
     return answer == NULL ? FAILED : is_yes(answer, Py_True) ? DONE : SLOW;
