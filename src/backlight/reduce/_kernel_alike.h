@@ -117,9 +117,8 @@ static int put_under(PyObject *dict, PyObject *key, PyObject *value) {
 }
 
 static int remember_loss(const Likeness *l, const Sight *sight) {
-    if (is_true(sight->tensor, asked.requires_grad) == 1 &&
-        put_under(l->once[FOUND_LOSSES], PyLong_FromVoidPtr(sight->tensor), known_loss(sight)))
-        return FAILED;
+    int needs = is_true(sight->tensor, asked.requires_grad);
+    if (needs < 0 || (needs && put_under(l->once[FOUND_LOSSES], PyLong_FromVoidPtr(sight->tensor), known_loss(sight)))) return FAILED;
     Py_INCREF(Py_None);
     return put_under(l->once[SEEN_NAMED], Py_BuildValue("(ii)", sight->site, 0), Py_None) ? FAILED : DONE;
 }

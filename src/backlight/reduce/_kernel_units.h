@@ -339,7 +339,7 @@ static void wide_tile(const Units *u, int64_t at, int n, Spread *spread) {
 /* ---------------------------------------------------------------- which tensors have units */
 
 static int has_units(const Tensor *t, int unit_dim) {
-    return unit_dim >= 1 && unit_dim < t->dims && t->shape[0] >= 2 && t->count > 0;
+    return unit_dim >= 1 && unit_dim < t->dims && t->shape[0] >= 2 && t->count > 0 && t->shape[unit_dim] <= INT32_MAX;
 }
 
 /* The order of positions is free, so it is the one of memory; returns where the units' dimension went. */
