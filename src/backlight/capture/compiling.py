@@ -2,7 +2,7 @@
 
 In a function that is compiled, such as a whole training step, the compiler would trace every hook
 that is called there: in vain, with warnings of what it cannot trace, and against what hooks rely
-on. It is told to run them as they are.
+on. It is told to run them as they are. Where it runs a model without any hook, the user is told.
 """
 
 from __future__ import annotations
