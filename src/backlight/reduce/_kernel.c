@@ -20,7 +20,7 @@
  *     _kernel_alike.h    a captured step that is like the one before
  *     _kernel_message.h  rows as a message of an Arrow stream
  *     _kernel_crc.h      its checksum
- *     _kernel_write.h    both to a file
+ *     _kernel_write.h    both to a stream's file
  *     _kernel_xla.h      rows of buffers inside of a compiled JAX program
  *     _kernel_course.h   the course of steps of which nothing is captured
  *     _kernel_ear.h      hears where backward passes start
@@ -118,6 +118,9 @@ static int fill_module(PyObject *module) {
         add_type(module, "Course", &course_spec, &course_type) ||
         add_type(module, "Ear", &ear_spec, NULL))
         return -1;
+#ifdef HAS_WRITEV
+    if (add_type(module, "Sink", &sink_spec, &sink_type)) return -1;
+#endif
     return add_to(module, "DTYPES", dtype_names()) || add_to(module, "COLUMNS", column_names()) ? -1 : 0;
 }
 
@@ -190,9 +193,6 @@ static PyMethodDef module_methods[] = {
     {"unhook_held", unhook_held, METH_O, "Take each off its parameter; those that are left for Python."},
     {"pack_rows", pack_rows, METH_VARARGS, "Rows that are dictionaries, as Table.pack; None where Arrow must do it."},
     {"use_lanes", use_lanes, METH_O, "Work on at most so many floats at a time; return how many that are: 1, 8 or 16."},
-#ifdef HAS_WRITEV
-    {"write_message", write_message, METH_VARARGS, "Write a message to a descriptor; return how many bytes it has."},
-#endif
     {"xla_handler", xla_handler, METH_NOARGS, "What XLA calls for the row of a buffer, as a capsule."},
     {NULL, NULL, 0, NULL},
 };

@@ -36,15 +36,6 @@ def pack_rows(
 ) -> tuple[int, bytes, bytes, bytes] | None: ...
 def fingerprint(tensor: Any, /) -> int: ...
 def fingerprints(tensors: Sequence[Any], /) -> list[int]: ...
-def write_message(
-    descriptor: int,
-    pattern: bytes,
-    places: tuple[int, int, int, int],
-    rows: tuple[int, bytes, bytes, bytes],
-    schema_crc: int,
-    number: int,
-    /,
-) -> int: ...
 def use_lanes(most: int, /) -> int: ...
 def xla_handler() -> object: ...
 
@@ -74,6 +65,22 @@ class Table:
     def is_finite(self) -> bool: ...
     def clear(self) -> None: ...
     def __len__(self) -> int: ...
+
+class Sink:
+    descriptor: int
+    has_links: bool
+    looked_at: float
+    size_bytes: int
+    messages: int
+    def __init__(
+        self,
+        pattern: bytes,
+        places: tuple[int, int, int, int],
+        schema_crc: int,
+        full_bytes: int,
+        /,
+    ) -> None: ...
+    def write(self, rows: tuple[int, bytes, bytes, bytes], /) -> None: ...
 
 class Seen:
     row: int | None

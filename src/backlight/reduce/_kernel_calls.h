@@ -151,8 +151,6 @@ static int leave_quickly(CallHooks *h, PyObject *const *given) {
 
 /* ---------------------------------------------------------------- the hooks */
 
-static PyObject *nothing(void) { Py_RETURN_NONE; }
-
 static PyObject *hooks_before(PyObject *self, PyObject *const *given, Py_ssize_t count) {
     if (check_given(count, 2, "before takes module, arguments")) return NULL;
     CallHooks *h = (CallHooks *)self;

@@ -81,11 +81,6 @@ static int make_words(void) {
     return 0;
 }
 
-static PyObject *refuse(const char *message) {
-    PyErr_SetString(PyExc_TypeError, message);
-    return NULL;
-}
-
 /* ---------------------------------------------------------------- what is asked at each step */
 
 /* The time by the clock that Python's function reads, too: a step may begin here and end there. */

@@ -31,6 +31,13 @@ static struct {
 
 enum { DONE = 0, SLOW = 1, FAILED = -1 };
 
+static PyObject *nothing(void) { Py_RETURN_NONE; }
+
+static PyObject *refuse(const char *message) {
+    PyErr_SetString(PyExc_TypeError, message);
+    return NULL;
+}
+
 /* ---------------------------------------------------------------- a heap type's objects */
 
 static void release_object(PyObject *self, inquiry clear) {

@@ -16,14 +16,8 @@ except ImportError as _error:
 else:
     _why = ""
 
-can_write: Final = hasattr(_kernel, "write_message")
+can_write: Final = hasattr(_kernel, "Sink")
 """Whether the kernel writes messages to files here."""
-
-write_message: Final[Callable[..., int]] = getattr(_kernel, "write_message", None)  # type: ignore[assignment]
-"""Writes packed rows as a message that ends with its checksum; says how many bytes it has.
-
-It takes the file's descriptor, the `pattern` and `places` of the `Heading` of their schema, the
-rows, the checksum of the schema, and the number of the message."""
 
 pack_rows: Final[Callable[..., tuple[int, bytes, bytes, bytes] | None]] = getattr(
     _kernel, "pack_rows", None
@@ -94,6 +88,15 @@ def new_ear(
 def new_likeness(*given: Any) -> _kernel.Likeness:
     """What begins captured steps that are like the last one; see `backlight.capture.likeness`."""
     return _kernel.Likeness(*given)
+
+
+def new_sink(*given: Any) -> _kernel.Sink:
+    """What messages of a stream are written by; see `backlight.store.streams`.
+
+    It takes the `pattern` and `places` of the `Heading` of their schema, the schema's checksum, and
+    how many bytes a file may have before it is full.
+    """
+    return _kernel.Sink(*given)
 
 
 def new_table() -> _kernel.Table:

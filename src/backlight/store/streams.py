@@ -14,7 +14,7 @@ from contextlib import suppress
 from errno import ENOENT
 from pathlib import Path
 from threading import Thread
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 from zlib import crc32
 
 import pyarrow as pa
@@ -22,6 +22,9 @@ import pyarrow as pa
 from backlight.reduce import native
 from backlight.store.messages import END, batch_message, schema_message
 from backlight.store.packed import Heading, Packed, as_batch
+
+if TYPE_CHECKING:
+    from backlight.reduce._kernel import Sink as KernelSink
 
 SEGMENT_BYTES: Final = 64 << 20
 """A segment that is larger is full."""
@@ -31,13 +34,26 @@ _LOOK_SECS: Final = 0.5
 """So often, at most, a file is looked at whether it is still there: that takes a while."""
 
 
+class PlainSink:
+    """The file that a series writes to, where there is no kernel that does so."""
+
+    def __init__(self) -> None:
+        self.descriptor = -1  # none
+        self.has_links = False
+        self.looked_at = 0.0
+        self.size_bytes = self.messages = 0  # that the file has
+
+
+Sink: TypeAlias = "PlainSink | KernelSink"
+
+
 class StreamSeries:
     """Appends batches to `<folder>/<rank>-<segment>.arrows`, and begins a new one when it is full.
 
     >>> import tempfile
     >>> schema = pa.schema([pa.field("step", pa.int64())])
     >>> series = StreamSeries(Path(tempfile.mkdtemp()), schema, rank=0, segment=3)
-    >>> size_bytes = series.append(pa.record_batch({"step": [7]}, schema=schema))
+    >>> series.append(pa.record_batch({"step": [7]}, schema=schema))
     >>> series.close()
     >>> pa.ipc.open_stream(series.folder / "0-0003.arrows").read_all()["step"].to_pylist()
     [7]
@@ -45,64 +61,71 @@ class StreamSeries:
 
     def __init__(self, folder: Path, schema: pa.Schema, *, rank: int, segment: int) -> None:
         self.folder = folder
+        self._ended_bytes = 0  # of the batches in segments that have ended
         self._begin_schema(schema)
         self._rank = rank
         self._next_segment = segment
-        self._descriptor: int | None = None
-        self._has_links = False  # as files have wherever they can be told to be deleted
-        self._looked_at = 0.0
-        self._size_bytes = 0
-        self._batches = 0
 
-    def append(self, batch: pa.RecordBatch | Packed) -> int:
-        """Append a batch, and say how many bytes that took."""
+    @property
+    def written_bytes(self) -> int:
+        """How much all batches took so far."""
+        return self._ended_bytes + self.sink.size_bytes
+
+    def append(self, batch: pa.RecordBatch | Packed) -> None:
+        """Append a batch."""
         if len(batch.schema) != self._columns:
             # A column that need not be there came or went.
             self._end_segment(is_last=False)
             self._begin_schema(batch.schema)
-        if self._size_bytes >= SEGMENT_BYTES:
+        sink = self.sink
+        if sink.size_bytes >= SEGMENT_BYTES:
             self._end_segment(is_last=False)
-        descriptor = self._begin_segment() if self._descriptor is None else self._descriptor
-        if self._has_links and time.monotonic() - self._looked_at > _LOOK_SECS:
-            self._look_for(descriptor)
-        place = self._schema_crc, self._batches
+        if sink.descriptor < 0:
+            self._begin_segment()
+        if sink.has_links and time.monotonic() - sink.looked_at > _LOOK_SECS:
+            self._look_for_file()
+        if isinstance(sink, PlainSink) or not isinstance(batch, Packed):
+            self._write(as_batch(batch))
+        else:
+            sink.write(batch[1:5])
+
+    def _write(self, batch: pa.RecordBatch) -> None:
+        sink = self.sink
+        message = batch_message(batch, schema_crc=self._schema_crc, number=sink.messages)
         try:
-            if native.can_write and isinstance(batch, Packed):
-                heading = self._heading
-                written_bytes = native.write_message(
-                    descriptor, heading.pattern, heading.places, batch[1:5], *place
-                )
-            else:
-                message = batch_message(as_batch(batch), schema_crc=place[0], number=place[1])
-                written_bytes = _write_all(descriptor, message)
+            written_bytes = _write_all(sink.descriptor, message)
         except BaseException:
             # All or nothing of it, also where the user interrupts: what comes later must not stand
             # behind half a message.
             with suppress(OSError):
-                os.ftruncate(descriptor, self._size_bytes)
-                os.lseek(descriptor, self._size_bytes, os.SEEK_SET)
+                os.ftruncate(sink.descriptor, sink.size_bytes)
+                os.lseek(sink.descriptor, sink.size_bytes, os.SEEK_SET)
             raise
-        self._size_bytes += written_bytes
-        self._batches += 1
-        return written_bytes
+        sink.size_bytes += written_bytes
+        sink.messages += 1
 
-    def _look_for(self, descriptor: int) -> None:
+    def _look_for_file(self) -> None:
         """Raise where the file was deleted: what is written to it would be lost without a word."""
-        self._looked_at = time.monotonic()
-        if not os.fstat(descriptor).st_nlink:
+        self.sink.looked_at = time.monotonic()
+        if not os.fstat(self.sink.descriptor).st_nlink:
             raise FileNotFoundError(ENOENT, os.strerror(ENOENT), str(self.folder))
 
     def _begin_schema(self, schema: pa.Schema) -> None:
         self._columns = len(schema)
-        self._heading = Heading(schema)
         self._opening = schema_message(schema)
         self._schema_crc = crc32(self._opening)
+        self.sink: Sink = PlainSink()
+        if native.can_write:
+            heading = Heading(schema)
+            self.sink = native.new_sink(
+                heading.pattern, heading.places, self._schema_crc, SEGMENT_BYTES
+            )
 
     def close(self) -> None:
         """End the stream. What was appended stays readable whether or not this is called."""
         self._end_segment(is_last=True)
 
-    def _begin_segment(self) -> int:
+    def _begin_segment(self) -> None:
         self.folder.mkdir(exist_ok=True)
         name = self.folder / f"{self._rank}-{self._next_segment:04}.arrows"
         # Never into a file that exists.
@@ -111,22 +134,27 @@ class StreamSeries:
         descriptor = os.open(name, flags, 0o666)
         try:
             _say_open(descriptor)
-            self._size_bytes = _write_all(descriptor, [self._opening])
-            self._has_links = os.fstat(descriptor).st_nlink > 0
+            size_bytes = _write_all(descriptor, [self._opening])
+            has_links = os.fstat(descriptor).st_nlink > 0
         except BaseException:
             # What comes later begins a segment of its own, and not behind half an opening.
             os.close(descriptor)
             with suppress(OSError):
                 name.unlink()
             raise
-        self._descriptor = descriptor
-        self._batches = 0
-        return descriptor
+        sink = self.sink
+        # As files have wherever they can be told to be deleted.
+        sink.has_links = has_links
+        sink.size_bytes, sink.messages = size_bytes, 0
+        self._ended_bytes -= size_bytes  # of no batch
+        sink.descriptor = descriptor
 
     def _end_segment(self, *, is_last: bool) -> None:
-        descriptor, self._descriptor = self._descriptor, None
-        self._size_bytes = 0
-        if descriptor is None:
+        sink = self.sink
+        descriptor, sink.descriptor = sink.descriptor, -1
+        self._ended_bytes += sink.size_bytes
+        sink.size_bytes = 0
+        if descriptor < 0:
             return
         try:
             _write_all(descriptor, [END])

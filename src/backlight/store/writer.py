@@ -26,7 +26,7 @@ from backlight.store.packed import Packed
 from backlight.store.recorded_flows import RecordedFlows, write_flows
 from backlight.store.row_packer import RowPacker
 from backlight.store.seal import sealed
-from backlight.store.streams import StreamSeries
+from backlight.store.streams import Sink, StreamSeries
 from backlight.store.values import StepValues, write_values
 
 # Slashes, control characters, marks that turn the direction of text, halves of characters.
@@ -113,9 +113,19 @@ class RunWriter:
         self.path = path
         self.rank = rank
         self.segment = _first_free_segment(path, rank)
-        self.bytes_written = 0
+        self._other_bytes = 0  # than those in open streams
         self._streams: dict[str, StreamSeries] = {}
         self._packers = {table: RowPacker(schema) for table, schema in TABLES.items()}
+
+    @property
+    def bytes_written(self) -> int:
+        """How much was written, but for `run.json` and graphs."""
+        return self._other_bytes + sum(each.written_bytes for each in self._streams.values())
+
+    def sink_of(self, table: str) -> Sink | None:
+        """Where a table's messages go, if there are any yet."""
+        stream = self._streams.get(table)
+        return None if stream is None else stream.sink
 
     def write_info(self, info: RunInfo) -> None:
         """Write `run.json`, in one piece: a reader sees the old one or the new one."""
@@ -127,7 +137,7 @@ class RunWriter:
     def append(self, table: str, batch: pa.RecordBatch | Packed) -> None:
         """Append rows to a table and hand them to the operating system."""
         stream = self._streams.get(table) or self._open(table)
-        self.bytes_written += stream.append(batch)
+        stream.append(batch)
 
     def append_rows(self, table: str, rows: list[dict[str, Any]]) -> None:
         """Append rows that are given as dictionaries; nothing happens where there are none."""
@@ -150,15 +160,16 @@ class RunWriter:
 
     def write_values(self, step: int, values: StepValues) -> None:
         """Write a step's raw values, in a file of their own."""
-        self.bytes_written += write_values(self.path, self.rank, step, values)
+        self._other_bytes += write_values(self.path, self.rank, step, values)
 
     def write_flows(self, step: int, flows: tuple[RecordedFlows, ...]) -> None:
         """Write a step's flows, in a file of their own."""
-        self.bytes_written += write_flows(self.path, self.rank, step, flows)
+        self._other_bytes += write_flows(self.path, self.rank, step, flows)
 
     def close(self) -> None:
         """End every stream. The run stays readable whether or not this is called."""
         streams, self._streams = self._streams, {}
+        self._other_bytes += sum(stream.written_bytes for stream in streams.values())
         with ExitStack() as stack:
             for stream in streams.values():
                 stack.callback(stream.close)
