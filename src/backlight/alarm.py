@@ -42,6 +42,11 @@ class Alarm:
         """The last losses that were logged."""
         return self._logged_losses.values
 
+    @property
+    def is_calm(self) -> bool:
+        """Whether a step whose values are all finite changes nothing here."""
+        return not self._pause and not any(kind.places for kind in self._nonfinite)
+
     def remember(self, losses: list[float]) -> None:
         """Take in losses that were logged, of which it is known that none is a spike."""
         self._logged_losses.remember(losses)

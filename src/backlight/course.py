@@ -2,8 +2,10 @@
 
 Most steps are not recorded. Where the kernel is there, its `Course` sees those through by itself,
 for as many steps as the schedule says beforehand that it wants none of; `Course` in
-`reduce/_kernel_course.h` says how. Whatever is unusual it leaves to the functions that it is made
-with, which do the same for any step. Without the kernel, these do it all.
+`reduce/_kernel_course.h` says how. It ends steps that are recorded and like the last one, too, and
+writes them, where it is told what must be as it was; see `backlight.capture.likeness`. Whatever is
+unusual it leaves to the functions that it is made with, which do the same for any step. Without the
+kernel, these do it all.
 """
 
 from __future__ import annotations
@@ -18,6 +20,9 @@ if TYPE_CHECKING:
     from backlight.reduce._kernel import Course as KernelCourse
 
 Hook: TypeAlias = Callable[..., None]
+
+WrittenStep: TypeAlias = tuple[float, float, bool]
+"""What a step took, in seconds, how many of these recording did, and whether it was recorded."""
 
 
 class PlainCourse:
@@ -36,7 +41,8 @@ class PlainCourse:
         self.before_update, self.after_update = before_update, after_update
         self.step = -1
         self.is_open = False
-        self.is_plain = False
+        self.is_plain = self.is_captured = self.ends_alike = False
+        self.reason: str | None = None
         self.is_over = self.must_send = self.sees_loss = False
         self.iterations = self.passes = 0
         self.losses = self.loss_iteration = 0
@@ -45,7 +51,8 @@ class PlainCourse:
         self.leased_steps, self.leased_secs = 0, 0.0
         self.root: Any = None
         self.optimizer: Any = None
-        self.waiting = self.passed_steps = self.taken_scalars = 0
+        self.waiting = self.passed_steps = self.ended_steps = self.taken_scalars = 0
+        self.observations, self.written_secs = 0, 0.0
 
     def log(self, scalars: dict[str, Any]) -> bool:
         """Whether what the user logs is taken; else it is for Python."""
@@ -54,13 +61,13 @@ class PlainCourse:
     def learn_name(self, name: str) -> None:
         """A number of this name was logged."""
 
-    def take_steps(self) -> list[dict[str, Any]]:
-        """The rows of `steps` that wait: none."""
-        return []
+    def take_steps(self) -> tuple[list[WrittenStep], list[dict[str, Any]]]:
+        """Steps that are written, and rows of `steps` that wait: none."""
+        return [], []
 
-    def take_scalars(self) -> list[dict[str, Any]]:
-        """The rows of `scalars` that wait: none."""
-        return []
+    def take_scalars(self) -> tuple[list[tuple[str, float]], list[dict[str, Any]]]:
+        """Scalars that are written, and rows of `scalars` that wait: none."""
+        return [], []
 
 
 Course: TypeAlias = "PlainCourse | KernelCourse"

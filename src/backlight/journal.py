@@ -22,11 +22,13 @@ from typing import Any, Final, Literal
 import pyarrow as pa
 
 from backlight.blackbox import StepRecord
+from backlight.course import WrittenStep
 from backlight.errors import Guard, tell
 from backlight.schema import FORMAT_VERSION, RunInfo
 from backlight.scribe import Scribe
 from backlight.store.packed import Packed, as_batch
 from backlight.store.runs import process_started
+from backlight.store.streams import Sink
 from backlight.store.writer import RunWriter
 from backlight.telling import text as printable
 
@@ -65,6 +67,7 @@ class Journal:
         self._bytes = 0
         self.sent_at = _perf()
         self.before_writing: Callable[[], None] = lambda: None  # rows that come first are put
+        self.before_putting: Callable[[], None] = lambda: None  # the same, before others wait
         self._is_last_recorded = False
         self._troubles: deque[Exception] = deque()  # met by the thread, told by the trainer's
         self._left_out: Counter[str] = Counter()
@@ -167,6 +170,30 @@ class Journal:
             self._is_last_recorded = row["recorded"]
             secs["training"] += row["duration_secs"]
             secs["recording"] += row["recording_secs"]
+
+    def note_written(
+        self, steps: list[WrittenStep], observations: int, writing_secs: float
+    ) -> None:
+        """Note steps that somebody else has written, in whose `sinks` they are."""
+        self._totals["steps"] += len(steps)
+        self._totals["observations"] += observations
+        self._writing_secs += writing_secs
+        for duration_secs, recording_secs, is_recorded in steps:
+            self._totals["recorded_steps"] += is_recorded
+            self._secs["training"] += duration_secs
+            self._secs["recording"] += recording_secs
+            self._is_last_recorded = is_recorded
+
+    @property
+    def is_clear(self) -> bool:
+        """Whether nothing waits, and what is written is so at once."""
+        waits = self._rows or self._calls or self._troubles or not self._scribe.is_idle
+        return not (waits or self._is_slow or self._is_stopped)
+
+    def sinks(self) -> tuple[Sink | None, Sink | None, Sink | None]:
+        """Where the messages of `stats`, `steps` and `scalars` go, of those that have begun."""
+        sink_of = self._writer.sink_of
+        return sink_of("stats"), sink_of("steps"), sink_of("scalars")
 
     def scalars(self, rows: list[dict[str, Any]]) -> None:
         """Take rows of numbers that the user logged. Nothing may wait that comes first."""
@@ -325,16 +352,16 @@ class Journal:
     # -- to the disk, or to the thread
 
     def _put(self, write: Callable[..., None], *arguments: Any, size: int = 0) -> None:
-        self.before_writing()
+        self.before_putting()
         self._calls.append((write, arguments))
         self._bytes += size
 
     def _put_rows(self, table: str, rows: list[dict[str, Any]]) -> None:
-        self.before_writing()
+        self.before_putting()
         self._rows.setdefault(table, []).extend(rows)
 
     def _put_row(self, table: str, row: dict[str, Any]) -> None:
-        self.before_writing()
+        self.before_putting()
         rows = self._rows.get(table)
         if rows is None:
             self._rows[table] = [row]

@@ -17,7 +17,7 @@ from backlight.blackbox import BlackBox, StepRecord
 from backlight.course import Course
 from backlight.errors import BacklightError, Guard
 from backlight.journal import Journal
-from backlight.schedule import Schedule, lease
+from backlight.schedule import Schedule, cycle, lease
 from backlight.store.packed import Packed, as_batch
 from backlight.store.values import StepValues
 from backlight.telling import text as printable
@@ -60,28 +60,45 @@ class Ledger:
         """Take in what a course has passed over, before anything else is written."""
         self._course = course
         self._journal.before_writing = self.gather
+        self._journal.before_putting = self._come_between
+
+    def _come_between(self) -> None:
+        """Something is to be written that the course knows nothing of, so it writes no more."""
+        if self._course is not None:
+            self._course.ends_alike = False
+        self.gather()
 
     def gather(self) -> None:
-        """Take in the steps and scalars that wait in the course."""
+        """Take in the steps and scalars that wait in the course, or that it has written."""
         course = self._course
         if course is None or not course.waiting:
             return
-        steps, scalars = course.take_steps(), course.take_scalars()
+        (written_steps, steps), (known, scalars) = course.take_steps(), course.take_scalars()
         try:
+            for duration_secs, recording_secs, is_recorded in written_steps:
+                self._learn("train", duration_secs, recording_secs if is_recorded else 0.0)
             for row in steps:
-                self._learn(row["kind"], row["duration_secs"], 0.0)
+                self._learn(row["kind"], row["duration_secs"], _recording_secs(row))
+            if written_steps or course.observations:
+                self._journal.note_written(written_steps, course.observations, course.written_secs)
+                course.observations, course.written_secs = 0, 0.0
             if steps:
                 self._journal.steps(steps)
         except Exception as error:
             self._guard.catch("writing a step", error)
-        losses = []
-        for row in scalars:
-            self.logged[row["name"]] = row["value"]
-            if row["name"] == "loss":
-                losses.append(row["value"])
+        known += [(row["name"], row["value"]) for row in scalars]
+        self.logged.update(known)
+        self._alarm.remember([value for name, value in known if name == "loss"])
         if scalars:
             self._journal.scalars(scalars)
-            self._alarm.remember(losses)
+
+    def cycle(self) -> tuple[str, int] | None:
+        """Why training steps are recorded, and how many after each are not, if that stays so.
+
+        None also where the end of a step has to be looked at.
+        """
+        is_looked_at = self.anomalies or self.box.steps or not self._alarm.is_calm
+        return None if is_looked_at else cycle(self._schedule)
 
     def lease(self, step: int, kind: str) -> tuple[int, float]:
         """For how many steps after one that is not wanted, and seconds, none is looked at."""
@@ -94,7 +111,7 @@ class Ledger:
         self.gather()
         self.anomalies.append(anomaly)
         if self._course is not None:
-            self._course.leased_steps = 0
+            self._course.leased_steps, self._course.ends_alike = 0, False
 
     def wants(self, step: int, kind: str) -> str | None:
         """Why this step is recorded; None if it is not. The schedule is asked once for each.
@@ -227,3 +244,8 @@ class Ledger:
         self._journal.record(record)
         if record.tell_written is not None:
             record.tell_written(record.row["recorded"])
+
+
+def _recording_secs(row: dict[str, Any]) -> float:
+    """What recording took of a step, if it was recorded."""
+    return float(row["recording_secs"]) if row["recorded"] else 0.0

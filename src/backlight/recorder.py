@@ -146,8 +146,7 @@ class Recorder:
         self._kind = "train"
         self._batch_size: int | None = None
         self._explicit: Step | None = None
-        self._reason: str | None = None
-        self._is_captured = self._must_decide = False
+        self._must_decide = False
         self._is_in_iteration = self._is_given_up = False
         self._losses = LossCapture(self._course, self._observer, self._sites)
         self._modes = self._names.modes()
@@ -161,7 +160,7 @@ class Recorder:
         )
         self._generation = -1  # of the names, when a module was found that steps begin with
         self._updates = 0  # that were not seen through by the course alone
-        self._before_scaled = (0, 0)  # how many updates there were when a scaler was asked for one
+        self._before_scaled = (0, 0)  # steps and updates when a scaler was asked for an update
         self._scale, self._left_out = 1.0, 0  # of a captured step, as its record has them
         self._is_finished = self._is_compiled = False
         self._unseen = Unseen()
@@ -239,7 +238,8 @@ class Recorder:
     def _let_go(self) -> None:
         """Remove every hook, and see nothing more."""
         self._is_finished = True
-        self._course.is_plain, self._course.is_over = False, True
+        self._course.is_plain = self._course.ends_alike = False
+        self._course.is_over = True
         dismiss(self)
         self._first_forward.disarm()
         self._modules.remove()
@@ -268,15 +268,16 @@ class Recorder:
     def _prepare_step(self, kind: str, *, decide: bool = False) -> None:
         """Decide whether the step to come is recorded, and wait for it to begin."""
         keep_out()
+        self._count_alike()
         self._course.is_open = self._is_in_iteration = self._is_given_up = False
         self._scale, self._left_out = 1.0, 0
         self._kind, self._batch_size = kind, None
         self._must_decide = decide
         self._optimizers.end()
         was_captured = self._is_captured
-        self._reason = self._ledger.wants(self._course.step + 1, kind)
-        is_wanted = self._reason is not None or self.has_blackbox or decide
-        self._is_captured = is_wanted and not self._journal.is_stopped
+        self._course.reason = self._ledger.wants(self._course.step + 1, kind)
+        is_wanted = self._course.reason is not None or self.has_blackbox or decide
+        self._course.is_captured = is_wanted and not self._journal.is_stopped
         if not self._is_compiled and self._names.is_compiled():
             self.on_compiled()
         if self._is_captured:
@@ -306,15 +307,42 @@ class Recorder:
             course.leased_steps, course.leased_secs = self._lease()
             if self._generation != self._names.generation:
                 self._generation, course.root = self._names.generation, None
+        course.ends_alike = False
+        if is_usual and self._has_statistics_alone():
+            self._let_end_alike()
+
+    def _has_statistics_alone(self) -> bool:
+        """Whether nothing but statistics is captured of the step to come."""
+        is_more = self._is_keeping or self._must_decide or self._flows is not None
+        return not (is_more or self._is_compiled)
 
     def _expect_alike(self) -> None:
         """Let the kernel deal with the step to come, if nothing unusual has to be done."""
-        is_more = self._is_keeping or self._must_decide or self._flows is not None
-        if is_more or self._is_compiled:
+        if not self._has_statistics_alone():
             return
         steps = min(steps_before_power_of_two(self._captures), self._following.usual_steps("train"))
         self.on_tensor = self._observer.on_activation
         self._likeness.expect(self._optimizers, loss_site=self._losses.first_site, steps=steps)
+
+    def _let_end_alike(self) -> None:
+        """Let the kernel end it too, if nobody has to look at its end."""
+        cycle, last = self._ledger.cycle(), self._following.usual_end("train")
+        is_looked_at = self._at_end or not self._journal.is_clear
+        if cycle is None or last is None or is_looked_at or self._optimizers.sole() is None:
+            return
+        self._likeness.let_end(
+            self._optimizers.all[0],
+            self._modes,
+            self._sites,
+            last=last,
+            cycle=cycle,
+            sinks=self._journal.sinks(),
+        )
+
+    @property
+    def _is_captured(self) -> bool:
+        """Whether the step under way, or the one to come, is captured."""
+        return self._course.is_captured
 
     def _count_alike(self) -> None:
         """Count the steps that the kernel has begun."""
@@ -334,11 +362,14 @@ class Recorder:
         self._begin_step()
 
     def _send_if_due(self) -> None:
+        course = self._course
         try:
-            self._journal.send_if_due(is_between_steps=self._course.must_send)
+            self._ledger.gather()
+            self._journal.send_if_due(is_between_steps=course.must_send)
         except Exception as error:
             self._guard.catch("writing", error)
-        self._course.sent_at = self._journal.sent_at
+        course.sent_at = self._journal.sent_at
+        course.ends_alike = course.ends_alike and self._journal.is_clear
 
     def _open_step(self) -> None:
         if not self._is_captured:
@@ -347,6 +378,7 @@ class Recorder:
 
     def _begin_step(self) -> None:
         course = self._course
+        self._count_alike()
         self._likeness.end()
         course.is_open, course.must_send = True, False
         course.loss = None
@@ -389,7 +421,7 @@ class Recorder:
         times, self._captures = self._captures, self._captures + 1
         if times & (times - 1) == 0:
             self._look_for_compiled()
-        if self._flows is not None and (self._reason is not None or self._must_decide):
+        if self._flows is not None and (self._course.reason is not None or self._must_decide):
             self._flows.begin(self._course.step)
         self.on_tensor = self._observer.on_activation
         if self._following.begin(self._kind, can_follow=not self._is_compiled):
@@ -529,7 +561,7 @@ class Recorder:
 
     def before_scaled(self, optimizer: torch.optim.Optimizer, scaler: GradScaler) -> None:
         """A scaler of gradients is to step an optimizer, unless these are not finite."""
-        self._before_scaled = self._course.passed_steps, self._updates
+        self._before_scaled = self._steps_and_updates()
         if self._is_captured and self.has_blackbox:
             with self._guard("reading a scale"):
                 self._scale = scaler.get_scale() or 1.0  # 0 where it was halved for ever
@@ -539,7 +571,7 @@ class Recorder:
         found = self._optimizers.find(optimizer)
         if found is None:
             return
-        if self._before_scaled != (self._course.passed_steps, self._updates):
+        if self._before_scaled != self._steps_and_updates():
             found.left_out = 0
             return
         found.left_out += 1
@@ -547,6 +579,10 @@ class Recorder:
             self._without_update(found)
         except Exception as error:
             self._guard.catch("ending a step without an update", error)
+
+    def _steps_and_updates(self) -> tuple[int, int]:
+        """How many steps were seen through by the course, and how many updates by others."""
+        return self._course.passed_steps + self._course.ended_steps, self._updates
 
     def _before_update(self, optimizer: OptimizerCapture) -> None:
         if not self._course.is_open:
@@ -673,7 +709,7 @@ class Recorder:
         if self._flows is not None:
             has_backward = self._observer.has_backward
             record.flows = self._flows.take(self._course.loss, has_backward=has_backward)
-        is_kept = self._reason is not None if decision is None else decision[0]
+        is_kept = self._course.reason is not None if decision is None else decision[0]
         if self.has_blackbox and not is_kept and decision is None:
             self._ledger.make_room()  # first: what is lost with the step that leaves is read again
         record.tell_written = self._observer.owned.observe_rest(
@@ -714,7 +750,7 @@ class Recorder:
         started: float,
     ) -> None:
         """Say what the step was, and let the ledger decide what becomes of it."""
-        is_kept, reason = decision or (self._reason is not None, self._reason or "")
+        is_kept, reason = decision or (self._course.reason is not None, self._course.reason or "")
         has_stats = record.stats is not None
         if decision is not None and is_kept and not self._is_captured:
             reason = ""

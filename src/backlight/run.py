@@ -149,7 +149,7 @@ class Run(Recorder, TakesStatistics):
         with self._guard("starting to diagnose"):
             self._watches.append(FindingWatch(self.path, tell))
             self._at_end = [self._hear_of_findings]
-            self._course.leased_steps = 0
+            self._course.leased_steps, self._course.ends_alike = 0, False
 
     def _lease(self) -> tuple[int, float]:
         return (0, 0.0) if self._watches else super()._lease()

@@ -48,12 +48,16 @@ class Every:
     def __init__(self, n: int) -> None:
         if isinstance(n, bool) or not isinstance(n, int) or n < 1:
             raise BacklightError(f"every={n!r} is not a whole number of steps: use 1 or more.")
-        self._n = n
+        self._n, self._reason = n, f"every {n}"
         self._seen: dict[str, int] = {}
 
     def wants(self, step: int, kind: str) -> str | None:
         """Yes for each n-th step of its kind."""
-        return f"every {self._n}" if self._count(step, kind) % self._n == 0 else None
+        return self._reason if self._count(step, kind) % self._n == 0 else None
+
+    def cycle(self) -> tuple[str, int]:
+        """The n - 1 steps of a kind after each that is wanted are not."""
+        return self._reason, self._n - 1
 
     def lease(self, step: int, kind: str) -> tuple[int, float]:
         """The steps up to the next n-th."""
@@ -210,6 +214,15 @@ def lease(schedule: Schedule, step: int, kind: str) -> tuple[int, float]:
     if type(schedule) is Every or type(schedule) is Budget:
         return schedule.lease(step, kind)
     return 0, 0.0
+
+
+def cycle(schedule: Schedule) -> tuple[str, int] | None:
+    """Why steps are recorded, and how many of their kind after each are not, if that stays so.
+
+    >>> cycle(Every(10)), cycle(Budget(0.03))
+    (('every 10', 9), None)
+    """
+    return schedule.cycle() if type(schedule) is Every else None
 
 
 def make_schedule(every: int | None, budget: float | None, schedule: object | None) -> Schedule:

@@ -80,6 +80,10 @@ class Following:
         """The calls of the step so far. Where it is not followed, to add one is all of `enter`."""
         return self._watch.entered
 
+    def usual_end(self, kind: str) -> tuple[list[tuple[str, int]], str] | None:
+        """The calls of the last step, if it was of this kind, and its graph, if one is known."""
+        return self._watch.last if self._watch is self._watches[kind] else None
+
     def enter(self, module: str, call: int) -> None:
         """A module's call begins."""
         self._watch.enter(module, call)

@@ -92,7 +92,7 @@ class ModuleCapture(CallHooks):
         self._known: dict[tuple[str, str], list[Call]] = {}  # by number; [0] where it is unknown
         self._recomputed: dict[tuple[str, str], list[Call]] = {}
         self._is_listening = self._is_settled = self._is_set = False
-        self._hooks: tuple[tuple[Any, Any], ...] = (
+        self._hooks = (
             (_global_forward_pre_hooks, self.before),
             (_global_forward_hooks_with_kwargs, True),
             # An exception in a forward must not leave its calls open.

@@ -228,6 +228,11 @@ class Modes:
         self._modules: list[tuple[str, weakref.ref[nn.Module]]] = []
         self._last: list[str] = []
 
+    def known(self) -> list[tuple[weakref.ref[nn.Module], bool]]:
+        """Each such module, and whether it trained when that was last looked at."""
+        last = set(self._last)
+        return [(module, name not in last) for name, module in self._modules]
+
     def changed(self) -> str | None:
         """The names of those that are, if they are others than last time; else None."""
         if self._generation != self._names.generation:

@@ -53,7 +53,7 @@ class Observer(Sights):
         self._guard = guard
         self._seen: dict[int, Seen] = {}
         self._hooked: set[tuple[int, int]] = set()
-        self._hooks: list[Any] = []
+        self.leaf_hooks: list[Any] = []  # on tensors that outlive the step's graph
         self.named: dict[tuple[int, int], int | None] = {}  # which dimension counts samples
         if self.reducer.table is not None:
             self.use(self.reducer.table, self._seen, self._hooked)
@@ -97,9 +97,9 @@ class Observer(Sights):
         self._seen.clear()
         self._hooked.clear()
         self.named.clear()
-        for handle in self._hooks:
+        for handle in self.leaf_hooks:
             handle.remove()
-        self._hooks.clear()
+        self.leaf_hooks.clear()
 
     # -- modules and named tensors
 
@@ -194,7 +194,7 @@ class Observer(Sights):
             handle = tensor.register_hook(hook)
             if maker is None:
                 # It would outlive the graph; the others go with theirs.
-                self._hooks.append(handle)
+                self.leaf_hooks.append(handle)
             return
         # What register_hook does, but for a handle that nobody would use.
         tensor._backward_hooks = OrderedDict(backlight=hook)

@@ -76,7 +76,7 @@ class OwnedCapture:
         self._has_states = sites.has_class("optimizer")
         self._places: dict[int, _Place] = {}  # by the identity of the tensor
         self._all: list[_Place] = []  # the same
-        self._with_gradients: list[_Place] = []  # parameters whose gradients are wanted
+        self.with_gradients: list[_Place] = []  # parameters whose gradients are wanted
         self._unhooked: list[_Place] = []  # those of them whose gradients are not seen yet
         self._generation = -1
         self._held: list[list[int]] = []
@@ -111,6 +111,12 @@ class OwnedCapture:
         if trained is None or is_open or self._generation != self._names.generation:
             return None
         return Known(self._all, self._unhooked, self, trained, self._has_states)
+
+    def has_rest(self, optimizer: OptimizerCapture) -> bool:
+        """Whether a step's end reads more than what this optimizer trains, as far as is known."""
+        trained, _ = self._by_optimizer.get(optimizer, (None, []))
+        is_known = self._generation == self._names.generation and self._held == [trained]
+        return not is_known or bool(self._rest)
 
     def look_again(self) -> None:
         """The names were read again in the midst of a step: gradients belong to those of now."""
@@ -172,7 +178,7 @@ class OwnedCapture:
             self._forget_updates()
         for place in unhook_held(self._all):
             self._unhook(place)
-        self._unhooked[:] = self._with_gradients
+        self._unhooked[:] = self.with_gradients
 
     def _forget_updates(self) -> None:
         """Forget those that an exception cut short."""
@@ -206,10 +212,10 @@ class OwnedCapture:
             self._unhook(place)
         self._generation = self._names.generation
         self._all = list(self._places.values())
-        self._with_gradients = [
+        self.with_gradients = [
             place for place in self._all if place.site >= 0 and place.owned.shelf == "_parameters"
         ]
-        self._unhooked = [place for place in self._with_gradients if place.hooks is None]
+        self._unhooked = [place for place in self.with_gradients if place.hooks is None]
         self._held = []
         self._by_optimizer.clear()
 

@@ -45,7 +45,7 @@ class SiteBook:
         self._by_name: dict[str, int] = {name: site for site, name in self._names.items()}
         self._numbers: dict[tuple[str, str, int], int] = {_key(row): row["site"] for row in known}
         self._count = max(self._numbers.values(), default=-1) + 1
-        self._new: list[Site] = []
+        self.new: list[Site] = []  # since they were taken the last time
 
     def __len__(self) -> int:
         return self._count
@@ -129,19 +129,19 @@ class SiteBook:
         'loss'
         """
         site = self._sites[number]
-        if site.kind in ("", "hidden") and site in self._new:
+        if site.kind in ("", "hidden") and site in self.new:
             self._sites[number] = changed = replace(site, kind="loss")
-            self._new[self._new.index(site)] = changed
+            self.new[self.new.index(site)] = changed
 
     def take_new(self) -> list[dict[str, Any]]:
         """The sites that were added since the last call, as rows of the `sites` table."""
-        if not self._new:
+        if not self.new:
             return []
         rows = [
             {name: getattr(site, name) for name in _COLUMNS} | {"aliases": list(site.aliases)}
-            for site in self._new
+            for site in self.new
         ]
-        self._new = []  # last: an interrupt that came before must not cost a site its name
+        self.new.clear()  # last: an interrupt that came before must not cost a site its name
         return rows
 
     def _add(self, key: tuple[str, str, int], site: Site) -> int:
@@ -155,7 +155,7 @@ class SiteBook:
         self._names[site.site] = site.name
         self._sites[site.site] = site
         self._count += 1
-        self._new.append(site)
+        self.new.append(site)
         return site.site
 
 

@@ -22,7 +22,10 @@
  *     _kernel_crc.h      its checksum
  *     _kernel_write.h    both to a stream's file
  *     _kernel_xla.h      rows of buffers inside of a compiled JAX program
- *     _kernel_course.h   the course of steps of which nothing is captured
+ *     _kernel_records.h  structs as rows of such a message
+ *     _kernel_steps.h    what is known of the step under way
+ *     _kernel_ending.h   the end of a captured step that is like the one before
+ *     _kernel_course.h   the course of steps
  *     _kernel_ear.h      hears where backward passes start
  */
 #define PY_SSIZE_T_CLEAN
@@ -37,6 +40,7 @@
 #include "_kernel_course.h"
 #include "_kernel_crc.h"
 #include "_kernel_ear.h"
+#include "_kernel_ending.h"
 #include "_kernel_owner.h"
 #include "_kernel_table.h"
 #include "_kernel_write.h"
@@ -51,6 +55,12 @@ static PyObject *dtype_names(void) {
 static PyObject *column_names(void) {
     PyObject *tuple = PyTuple_New(COLUMN_COUNT);
     for (int i = 0; tuple && i < COLUMN_COUNT; i++) PyTuple_SetItem(tuple, i, PyUnicode_FromString(COLUMNS[i].name));
+    return tuple;
+}
+
+static PyObject *record_names(const RecordColumn *columns, int width) {
+    PyObject *tuple = PyTuple_New(width);
+    for (int i = 0; tuple && i < width; i++) PyTuple_SetItem(tuple, i, PyUnicode_FromString(columns[i].name));
     return tuple;
 }
 
@@ -121,6 +131,9 @@ static int fill_module(PyObject *module) {
 #ifdef HAS_WRITEV
     if (add_type(module, "Sink", &sink_spec, &sink_type)) return -1;
 #endif
+    if (add_to(module, "STEP_COLUMNS", record_names(STEP_COLUMNS, STEP_WIDTH)) ||
+        add_to(module, "SCALAR_COLUMNS", record_names(SCALAR_COLUMNS, SCALAR_WIDTH)))
+        return -1;
     return add_to(module, "DTYPES", dtype_names()) || add_to(module, "COLUMNS", column_names()) ? -1 : 0;
 }
 

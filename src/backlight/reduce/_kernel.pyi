@@ -4,6 +4,8 @@ from typing import Any, TypeVar
 _H = TypeVar("_H", bound=Held)
 
 COLUMNS: tuple[str, ...]
+STEP_COLUMNS: tuple[str, ...]
+SCALAR_COLUMNS: tuple[str, ...]
 DTYPES: tuple[str, ...]
 
 def connect(
@@ -169,6 +171,9 @@ class CallHooks:
     entered: list[tuple[str, int]]
     course: Course | None
     hooks_secs: float
+    _hooks: tuple[tuple[Any, Any], ...]
+    _is_listening: bool
+    _is_set: bool
     _round: int
     _thread: int
     is_quick: bool
@@ -224,6 +229,9 @@ class Course:
     step: int
     is_open: bool
     is_plain: bool
+    is_captured: bool
+    reason: str | None
+    ends_alike: bool
     is_over: bool
     must_send: bool
     sees_loss: bool
@@ -238,12 +246,16 @@ class Course:
     sent_at: float
     leased_steps: int
     leased_secs: float
+    observations: int
+    written_secs: float
     root: Any
     optimizer: Any
     @property
     def waiting(self) -> int: ...
     @property
     def passed_steps(self) -> int: ...
+    @property
+    def ended_steps(self) -> int: ...
     @property
     def taken_scalars(self) -> int: ...
     def __init__(self, **given: Any) -> None: ...
@@ -253,6 +265,24 @@ class Course:
     def after_update(self, optimizer: Any, args: Any, kwargs: Any, /) -> None: ...
     def log(self, scalars: dict[str, Any], /) -> bool: ...
     def compare_by(self, likeness: Likeness, /) -> None: ...
+    def may_end(
+        self,
+        entered: list[tuple[str, int]],
+        in_modes: list[tuple[Any, bool]],
+        leaf_hooks: list[Any],
+        new_sites: list[Any],
+        other_rows: list[Any],
+        quantities: tuple[str, ...],
+        backwards: tuple[str, ...],
+        graph: str,
+        reason: str,
+        with_gradients: list[_H],
+        stats: Any,
+        steps: Any,
+        scalars: Any,
+        gap: int,
+        /,
+    ) -> None: ...
     def learn_name(self, name: str, /) -> None: ...
-    def take_steps(self) -> list[dict[str, Any]]: ...
-    def take_scalars(self) -> list[dict[str, Any]]: ...
+    def take_steps(self) -> tuple[list[tuple[float, float, bool]], list[dict[str, Any]]]: ...
+    def take_scalars(self) -> tuple[list[tuple[str, float]], list[dict[str, Any]]]: ...

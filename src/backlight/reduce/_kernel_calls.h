@@ -40,10 +40,11 @@ typedef struct {
     PyObject *modules, *calls;      /* lists: those that run, the innermost last */
     PyObject *entered;              /* list: all calls of the step, as (module, number) */
     PyObject *course;               /* where steps begin, or None */
+    PyObject *places;               /* tuple: torch's dictionaries of hooks, each with what is put there */
     double hooks_secs;
     int64_t round; /* calls are counted from 1 again in each */
     unsigned long thread;
-    char is_quick;
+    char is_quick, is_listening, is_set; /* the last: in torch's dictionaries */
 } CallHooks;
 static PyTypeObject *hooks_type;
 
@@ -279,6 +280,7 @@ static int hooks_traverse(PyObject *self, visitproc visit, void *arg) {
     Py_VISIT(h->calls);
     Py_VISIT(h->entered);
     Py_VISIT(h->course);
+    Py_VISIT(h->places);
     return 0;
 }
 
@@ -291,6 +293,7 @@ static int hooks_clear(PyObject *self) {
     Py_CLEAR(h->calls);
     Py_CLEAR(h->entered);
     Py_CLEAR(h->course);
+    Py_CLEAR(h->places);
     return 0;
 }
 
@@ -309,6 +312,9 @@ static PyMemberDef hooks_members[] = {
     {"entered", T_OBJECT, offsetof(CallHooks, entered), 0, "Every call of the step, as (module, number)."},
     MEMBER(CallHooks, T_DOUBLE, hooks_secs, "What the hooks took, until someone puts it back to 0."),
     {"course", T_OBJECT, offsetof(CallHooks, course), 0, "Where steps begin that are like the last one."},
+    {"_hooks", T_OBJECT, offsetof(CallHooks, places), 0, "Torch's dictionaries of hooks, each with what is put there."},
+    {"_is_listening", T_BOOL, offsetof(CallHooks, is_listening), 0, "Whether calls are told of."},
+    {"_is_set", T_BOOL, offsetof(CallHooks, is_set), 0, "Whether it is in those dictionaries."},
     {"_round", T_LONGLONG, offsetof(CallHooks, round), 0, "Calls are counted from 1 again in each."},
     {"_thread", T_ULONG, offsetof(CallHooks, thread), 0, "The thread that trains."},
     MEMBER(CallHooks, T_BOOL, is_quick, "Whether plain calls need no Python."),

@@ -1,283 +1,15 @@
-/* The course of steps of which nothing is captured, while nobody has to decide anything.
+/* The course of steps, while nobody has to decide anything.
  *
  * In a real loop nearly every line of memory that Python touches between two operations has left the caches, so what a
- * step that is not recorded costs is how much it touches. A course holds all that is known of the step under way in one
+ * step costs besides reading tensors is how much it touches. A course holds all that is known of the step under way in one
  * place, and its methods are the hooks themselves. Whatever is unusual goes to the functions in Python that it was made
  * with, which read and write the same state; the two may take turns from one call to the next. */
 #ifndef BACKLIGHT_KERNEL_COURSE_H
 #define BACKLIGHT_KERNEL_COURSE_H
 
-#include <Python.h>
-#include <math.h>
-#include <structmember.h>
-#include <time.h>
+#include "_kernel_ending.h"
 
-#include "_kernel_alike.h"
-#include "_kernel_torch.h"
-
-enum { MOST_PASSES = 1024, MOST_LOGGED = 16 };
-enum { WINDOW = 64, LEAST_LOSSES = 16 }; /* as SpikeDetector in blackbox.py */
-static const double FLUSH_SECS = 0.2;
-
-typedef struct {
-    int64_t step;
-    double started_at, duration_secs, recording_secs, loss, learning_rate;
-    int has_loss, has_rate;
-} PassedStep;
-
-typedef struct {
-    int64_t step;
-    PyObject *name; /* which the course knows, and keeps */
-    double value, logged_at;
-} LoggedScalar;
-
-/* What a course is made with: functions in Python that do the same for anything, and where things are. */
-enum {
-    ON_FORWARD, ON_LOSS, SEE_LOSS, BEFORE_UPDATE, AFTER_UPDATE, UPDATED, PASSED, SEND, /* functions in Python */
-    HOOKS, KEY,                  /* torch's hooks before a forward pass, and the course's place among them */
-    MODELS, APART, FLAGS,        /* weak references; the threads that are apart; what torch.compiler knows */
-    GRAD_ENABLED, GRAPH_TASK, TRACING, MODES, /* torch's functions that tell where one is */
-    PERF, NOW,                   /* clocks */
-    ROW, LOSSES,                   /* a row of `steps` to fill in, and the losses that were logged */
-    GIVEN
-};
-static const char *const GIVEN_NAMES[GIVEN] = {
-    "on_forward", "on_loss", "see_loss", "before_update", "after_update", "updated", "passed", "send", "hooks", "key", "models", "apart", "flags",
-    "is_grad_enabled", "graph_task", "tracing_state", "function_modes", "perf", "now", "row", "losses"};
-
-typedef struct {
-    PyObject_HEAD
-    long long step, leased_steps, passed_steps, taken_scalars;
-    double loss, started, started_at, recording_secs, sent_at, leased_secs;
-    int iterations, passes, losses, loss_iteration;
-    char is_open, is_plain, is_over, must_send, sees_loss, has_loss, is_window_known, is_window_finite;
-    int window_length, window_next;
-    PyObject *root, *optimizer; /* weak references, or None */
-    PyObject *likeness;         /* of captured steps, or NULL */
-    PyObject *given[GIVEN], *hook, *names;
-    PassedStep *steps;
-    LoggedScalar *scalars;
-    int64_t steps_length, steps_capacity, scalars_length, scalars_capacity;
-    double window[WINDOW];
-} Course;
-static PyTypeObject *course_type, *likeness_type;
-
-static struct {
-    PyObject *compiled_call, *compiling, *param_groups, *lr, *loss;
-    PyObject *step, *started_at, *duration_secs, *recording_secs, *learning_rate, *name, *value, *logged_at;
-} words;
-
-static int make_words(void) {
-    struct {
-        PyObject **word;
-        const char *text;
-    } all[] = {{&words.compiled_call, "_compiled_call_impl"}, {&words.compiling, "_is_compiling_flag"},
-               {&words.param_groups, "param_groups"}, {&words.lr, "lr"}, {&words.loss, "loss"}, {&words.step, "step"},
-               {&words.started_at, "started_at"}, {&words.duration_secs, "duration_secs"},
-               {&words.recording_secs, "recording_secs"}, {&words.learning_rate, "learning_rate"}, {&words.name, "name"},
-               {&words.value, "value"}, {&words.logged_at, "logged_at"}};
-    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
-        if (*all[i].word == NULL && (*all[i].word = PyUnicode_InternFromString(all[i].text)) == NULL) return -1;
-    return 0;
-}
-
-/* ---------------------------------------------------------------- what is asked at each step */
-
-/* The time by the clock that Python's function reads, too: a step may begin here and end there. */
-static double clock_secs(const Course *course, int which) {
-#ifdef __linux__
-    struct timespec now;
-    clock_gettime(which == PERF ? CLOCK_MONOTONIC : CLOCK_REALTIME, &now);
-    return (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
-#endif
-    PyObject *answer = PyObject_CallNoArgs(course->given[which]);
-    double secs = answer ? PyFloat_AsDouble(answer) : 0.0;
-    Py_XDECREF(answer);
-    PyErr_Clear();
-    return secs;
-}
-
-/* Whether a function of torch without arguments answers with this object. */
-static int answers(const Course *course, int which, PyObject *expected) {
-    PyObject *answer = PyObject_CallNoArgs(course->given[which]);
-    int is_expected = answer == expected;
-    Py_XDECREF(answer);
-    PyErr_Clear();
-    return is_expected;
-}
-
-static int answers_number(const Course *course, int which, long expected) {
-    PyObject *answer = PyObject_CallNoArgs(course->given[which]);
-    int is_expected = answer && PyLong_AsLong(answer) == expected;
-    Py_XDECREF(answer);
-    PyErr_Clear();
-    return is_expected;
-}
-
-static PyObject *referent(PyObject *reference) {
-    return PyWeakref_CheckRef(reference) ? PyWeakref_GetObject(reference) : Py_None;
-}
-
-/* A tensor of one number, read where it lies: what `item()` gives, without asking a dispatcher. */
-static int read_number(const Course *course, PyObject *tensor, double *number) {
-    DLTensor seen;
-    if ((PyObject *)Py_TYPE(tensor) != torch.tensor || !torch.describe || !answers_number(course, MODES, 0)) return 0;
-    if (torch.describe(tensor, &seen)) {
-        PyErr_Clear();
-        return 0;
-    }
-    if (seen.device.device_type != DL_CPU || !seen.data) return 0;
-    for (int d = 0; d < seen.ndim; d++)
-        if (seen.shape[d] != 1) return 0;
-    const char *data = (const char *)seen.data + seen.byte_offset;
-    float narrow;
-    switch (dtype_of(seen.dtype)) {
-    case FLOAT32: memcpy(&narrow, data, 4); *number = narrow; break;
-    case FLOAT64: memcpy(number, data, 8); break;
-    default: return 0;
-    }
-    int found = check_neg(tensor);
-    PyErr_Clear();
-    return found == READ;
-}
-
-/* A float, an int or such a tensor. */
-static int read_value(const Course *course, PyObject *value, double *number) {
-    if (PyFloat_CheckExact(value)) *number = PyFloat_AsDouble(value);
-    else if (PyLong_CheckExact(value)) *number = PyLong_AsDouble(value);
-    else return read_number(course, value, number);
-    return !PyErr_Occurred();
-}
-
-/* The learning rate of the first group: 1 if it can be read here, 0 if there is none, -1 if Python must look. */
-static int read_rate(const Course *course, PyObject *optimizer, double *rate) {
-    PyObject *groups = PyObject_GetAttr(optimizer, words.param_groups);
-    PyObject *group = groups && PyList_Check(groups) && PyList_Size(groups) ? PyList_GetItem(groups, 0) : NULL;
-    int found = -1;
-    if (group && PyDict_CheckExact(group)) {
-        PyObject *value = PyDict_GetItemWithError(group, words.lr);
-        if (value == NULL || value == Py_None) found = 0;
-        else if (read_value(course, value, rate)) found = 1;
-    }
-    Py_XDECREF(groups);
-    PyErr_Clear();
-    return found;
-}
-
-static int is_any_compiled(const Course *course) {
-    PyObject *models = course->given[MODELS];
-    for (Py_ssize_t i = 0; i < PyTuple_Size(models); i++) {
-        PyObject *model = referent(PyTuple_GetItem(models, i));
-        if (model == Py_None) continue;
-        PyObject *call = PyObject_GetAttr(model, words.compiled_call);
-        int is_compiled = call != Py_None;
-        Py_XDECREF(call);
-        PyErr_Clear();
-        if (is_compiled) return 1;
-    }
-    return 0;
-}
-
-static int is_apart_or_traced(const Course *course) {
-    return PyDict_Size(course->given[APART]) != 0 ||
-           PyDict_GetItemWithError(course->given[FLAGS], words.compiling) != Py_False ||
-           !answers(course, TRACING, Py_None);
-}
-
-/* ---------------------------------------------------------------- rows that wait */
-
-static int has_room(void **items, int64_t length, int64_t *capacity, int64_t more, size_t size) {
-    if (length + more <= *capacity) return 1;
-    int64_t wanted = *capacity * 2 + 64 + more;
-    void *larger = realloc(*items, (size_t)wanted * size);
-    if (larger == NULL) return 0;
-    *items = larger;
-    *capacity = wanted;
-    return 1;
-}
-
-static int has_room_for_step(Course *c) {
-    return has_room((void **)&c->steps, c->steps_length, &c->steps_capacity, 1, sizeof *c->steps);
-}
-
-static int has_room_for_scalars(Course *c, int64_t more) {
-    return has_room((void **)&c->scalars, c->scalars_length, &c->scalars_capacity, more, sizeof *c->scalars);
-}
-
-/* Puts a number under a name, and takes the reference; NULL is an error that was met before. */
-static int put(PyObject *row, PyObject *name, PyObject *value) {
-    int bad = value == NULL || PyDict_SetItem(row, name, value);
-    Py_XDECREF(value);
-    return bad;
-}
-
-static PyObject *float_or_none(double number, int is_there) {
-    if (is_there) return PyFloat_FromDouble(number);
-    Py_INCREF(Py_None);
-    return Py_None;
-}
-
-static PyObject *step_row(const Course *course, const PassedStep *passed) {
-    PyObject *row = PyDict_Copy(course->given[ROW]);
-    if (row && (put(row, words.step, PyLong_FromLongLong(passed->step)) ||
-                put(row, words.started_at, PyFloat_FromDouble(passed->started_at)) ||
-                put(row, words.duration_secs, PyFloat_FromDouble(passed->duration_secs)) ||
-                put(row, words.recording_secs, PyFloat_FromDouble(passed->recording_secs)) ||
-                put(row, words.loss, float_or_none(passed->loss, passed->has_loss)) ||
-                put(row, words.learning_rate, float_or_none(passed->learning_rate, passed->has_rate))))
-        Py_CLEAR(row);
-    return row;
-}
-
-static PyObject *scalar_row(const LoggedScalar *logged) {
-    PyObject *row = PyDict_New();
-    if (row && (put(row, words.step, PyLong_FromLongLong(logged->step)) || PyDict_SetItem(row, words.name, logged->name) ||
-                put(row, words.value, PyFloat_FromDouble(logged->value)) ||
-                put(row, words.logged_at, PyFloat_FromDouble(logged->logged_at))))
-        Py_CLEAR(row);
-    return row;
-}
-
-/* Rows are taken off before they are made: making one may run a finalizer, which may log. */
-static PyObject *course_take_steps(PyObject *self, PyObject *unused) {
-    (void)unused;
-    Course *course = (Course *)self;
-    PassedStep *steps = course->steps;
-    int64_t length = course->steps_length;
-    course->steps = NULL;
-    course->steps_length = course->steps_capacity = 0;
-    PyObject *rows = PyList_New((Py_ssize_t)length);
-    for (int64_t i = 0; rows && i < length; i++) {
-        PyObject *row = step_row(course, &steps[i]);
-        if (row == NULL || PyList_SetItem(rows, (Py_ssize_t)i, row)) Py_CLEAR(rows);
-    }
-    free(steps);
-    return rows;
-}
-
-static PyObject *course_take_scalars(PyObject *self, PyObject *unused) {
-    (void)unused;
-    Course *course = (Course *)self;
-    LoggedScalar *scalars = course->scalars;
-    int64_t length = course->scalars_length;
-    course->scalars = NULL;
-    course->scalars_length = course->scalars_capacity = 0;
-    PyObject *rows = PyList_New((Py_ssize_t)length);
-    for (int64_t i = 0; rows && i < length; i++) {
-        PyObject *row = scalar_row(&scalars[i]);
-        if (row == NULL || PyList_SetItem(rows, (Py_ssize_t)i, row)) Py_CLEAR(rows);
-    }
-    free(scalars);
-    return rows;
-}
-
-/* Writes what waits, if it must or has waited long enough; -1 with an exception set. */
-static int send_if_due(const Course *course) {
-    if (!course->must_send && clock_secs(course, PERF) - course->sent_at <= FLUSH_SECS) return 0;
-    PyObject *answer = PyObject_CallNoArgs(course->given[SEND]);
-    Py_XDECREF(answer);
-    return answer == NULL ? -1 : 0;
-}
+enum { MOST_PASSES = 1024, MOST_LOGGED = 16, LEAST_LOSSES = 16 /* as SpikeDetector in blackbox.py */ };
 
 /* ---------------------------------------------------------------- a step begins, has a loss, ends */
 
@@ -376,7 +108,7 @@ static int end_step(Course *course, PyObject *optimizer) {
     if (has_rate < 0) return 0;
     if (course->leased_steps > 0 && PyObject_SetItem(course->given[HOOKS], course->given[KEY], course->hook)) return 0;
     PassedStep *passed = &course->steps[course->steps_length++];
-    *passed = (PassedStep){.step = course->step, .started_at = course->started_at, .duration_secs = duration_secs,
+    *passed = (PassedStep){.step = course->step, .iterations = 1, .started_at = course->started_at, .duration_secs = duration_secs,
                            .loss = course->loss, .has_loss = course->has_loss, .learning_rate = rate, .has_rate = has_rate};
     course->is_open = 0;
     if (course->leased_steps > 0) course->leased_steps--;
@@ -400,7 +132,12 @@ static PyObject *end_captured_update(Course *course, PyObject *const *arguments)
         PyErr_Clear();
         return PyObject_CallFunctionObjArgs(course->given[AFTER_UPDATE], arguments[0], arguments[1], arguments[2], NULL);
     }
-    return is_over ? PyObject_CallNoArgs(course->given[UPDATED]) : nothing();
+    if (!is_over) Py_RETURN_NONE;
+    if (found == FAILED || end_alike(course, arguments[0]) == SLOW) {
+        PyErr_Clear();
+        return PyObject_CallNoArgs(course->given[UPDATED]);
+    }
+    return wait_for_next(course) ? nothing() : PyObject_CallNoArgs(course->given[PASSED]);
 }
 
 static PyObject *course_after_update(PyObject *self, PyObject *const *arguments, Py_ssize_t given) {
@@ -409,7 +146,7 @@ static PyObject *course_after_update(PyObject *self, PyObject *const *arguments,
     if (is_usual_end(course, arguments[0])) {
         int is_last = course->leased_steps < 1;
         if (end_step(course, arguments[0])) {
-            if (is_last) return PyObject_CallNoArgs(course->given[PASSED]);
+            if (is_last && !wait_captured(course)) return PyObject_CallNoArgs(course->given[PASSED]);
             Py_RETURN_NONE;
         }
     }
@@ -502,7 +239,7 @@ static PyObject *course_log(PyObject *self, PyObject *scalars) {
         if (names[i] == words.loss) see_loss(course, numbers[i]);
     }
     course->taken_scalars += length;
-    if (send_if_due(course)) return NULL;
+    if (!send_scalars(course) && send_if_due(course)) return NULL;
     Py_RETURN_TRUE;
 }
 
@@ -558,20 +295,25 @@ static int course_traverse(PyObject *self, visitproc visit, void *arg) {
     Py_VISIT(course->root);
     Py_VISIT(course->optimizer);
     Py_VISIT(course->likeness);
+    Py_VISIT(course->reason);
+    for (int i = 0; i < ENDING; i++) Py_VISIT(course->ending[i]);
     return 0;
 }
 
 static int course_clear(PyObject *self) {
     Course *course = (Course *)self;
-    course->is_plain = course->is_open = 0;
+    course->is_plain = course->is_open = course->ends_alike = 0;
     course->is_over = 1;
-    course->steps_length = course->scalars_length = 0; /* whose names go */
+    course->steps_length = course->scalars_length = course->steps_written = course->scalars_written = 0; /* whose names go */
     for (int i = 0; i < GIVEN; i++) Py_CLEAR(course->given[i]);
     Py_CLEAR(course->hook);
     Py_CLEAR(course->names);
     Py_CLEAR(course->root);
     Py_CLEAR(course->optimizer);
     Py_CLEAR(course->likeness);
+    Py_CLEAR(course->reason);
+    for (int i = 0; i < ENDING; i++) Py_CLEAR(course->ending[i]);
+    forget_context(course); /* whose texts were theirs */
     return 0;
 }
 
@@ -582,6 +324,7 @@ static void course_dealloc(PyObject *self) {
     course_clear(self);
     free(course->steps);
     free(course->scalars);
+    free(course->room.bytes);
     freefunc release = (freefunc)PyType_GetSlot(type, Py_tp_free);
     release(self);
     Py_DECREF(type);
@@ -607,6 +350,8 @@ static PyObject *course_new(PyTypeObject *type, PyObject *arguments, PyObject *k
     course->root = Py_None;
     Py_INCREF(Py_None);
     course->optimizer = Py_None;
+    Py_INCREF(Py_None);
+    course->reason = Py_None;
     course->names = PyDict_New();
     course->hook = PyObject_GetAttrString(self, "on_forward");
     if (!PyTuple_Check(course->given[MODELS]) || !PyDict_Check(course->given[APART]) ||
@@ -620,6 +365,9 @@ static PyMemberDef course_members[] = {
     {"step", T_LONGLONG, offsetof(Course, step), 0, "The number of the step under way, or of the last one."},
     {"is_open", T_BOOL, offsetof(Course, is_open), 0, "Whether a step is under way."},
     {"is_plain", T_BOOL, offsetof(Course, is_plain), 0, "Whether it, or the next one, may be passed over here."},
+    {"is_captured", T_BOOL, offsetof(Course, is_captured), 0, "Whether it, or the next one, is captured."},
+    {"reason", T_OBJECT, offsetof(Course, reason), 0, "Why, if the schedule wants it; else None."},
+    {"ends_alike", T_BOOL, offsetof(Course, ends_alike), 0, "Whether captured steps that are like the last one are ended here."},
     {"is_over", T_BOOL, offsetof(Course, is_over), 0, "Whether the run is over: what is logged then is for Python."},
     {"must_send", T_BOOL, offsetof(Course, must_send), 0, "Whether what is logged is written at once, as the step that has just ended was."},
     {"sees_loss", T_BOOL, offsetof(Course, sees_loss), 0, "Whether of a step that is not plain the loss is seen, once it was read."},
@@ -636,6 +384,9 @@ static PyMemberDef course_members[] = {
     {"root", T_OBJECT, offsetof(Course, root), 0, "A reference to the module that steps begin with."},
     {"optimizer", T_OBJECT, offsetof(Course, optimizer), 0, "A reference to the only optimizer, or None."},
     {"passed_steps", T_LONGLONG, offsetof(Course, passed_steps), READONLY, "How many steps were passed over here."},
+    {"ended_steps", T_LONGLONG, offsetof(Course, ended_steps), READONLY, "How many captured steps were ended here."},
+    {"observations", T_LONGLONG, offsetof(Course, observations), 0, "How many rows they had, until someone puts it back to 0."},
+    {"written_secs", T_DOUBLE, offsetof(Course, written_secs), 0, "What writing them took, until someone puts it back to 0."},
     {"taken_scalars", T_LONGLONG, offsetof(Course, taken_scalars), READONLY, "How many scalars were taken here."},
     {NULL, 0, 0, 0, NULL},
 };
@@ -652,13 +403,14 @@ static PyMethodDef course_methods[] = {
     {"after_update", COURSE_METHOD(course_after_update), METH_FASTCALL, "A hook after an optimizer's step."},
     {"log", course_log, METH_O, "Take what the user logs; False if Python has to."},
     {"compare_by", course_compare_by, METH_O, "Say what captured steps are alike in."},
+    {"may_end", course_may_end, METH_VARARGS, "Captured steps may be ended here, as long as what is given is so."},
     {"learn_name", course_learn_name, METH_O, "Take numbers of this name from now on."},
-    {"take_steps", course_take_steps, METH_NOARGS, "The rows of `steps` that wait, which do no longer."},
-    {"take_scalars", course_take_scalars, METH_NOARGS, "The rows of `scalars` that wait, which do no longer."},
+    {"take_steps", course_take_steps, METH_NOARGS, "Steps that are written, and rows of `steps` that wait: neither are known here any longer."},
+    {"take_scalars", course_take_scalars, METH_NOARGS, "Scalars that are written, and rows of `scalars` that wait: likewise."},
     {NULL, NULL, 0, NULL},
 };
 static PyType_Slot course_slots[] = {
-    {Py_tp_doc, "The course of steps of which nothing is captured."},
+    {Py_tp_doc, "The course of steps."},
     {Py_tp_new, course_new},
     {Py_tp_dealloc, course_dealloc},
     {Py_tp_traverse, course_traverse},

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pyarrow as pa
 import torch
@@ -197,6 +197,11 @@ class Reducer:
         if len(rows) == 2:
             return pa.Table.from_batches(map(as_batch, rows)).combine_chunks().to_batches()[0]
         return rows[0] if rows else None
+
+    @property
+    def other_rows(self) -> list[dict[str, Any]]:
+        """The rows that are not of the kernel's making, always in the same list."""
+        return self._other.known
 
     def clear(self) -> None:
         """Forget the rows of a step that is not kept."""

@@ -83,6 +83,13 @@ class StructureWatch:
         return known
 
     @property
+    def last(self) -> tuple[list[tuple[str, int]], str] | None:
+        """The calls of a step that was built like the last one, and their graph, if it is known."""
+        known, calls = self._signature
+        graph = self._graphs.get(known)
+        return None if graph is None else (calls, graph)
+
+    @property
     def is_new(self) -> bool:
         """Whether no step of this structure was followed yet."""
         return self.signature not in self._graphs
