@@ -473,15 +473,18 @@ def test_most_steps_of_a_plain_loop_are_begun_by_the_kernel(root: Path) -> None:
     assert twins(test_course.plain, root, every=1) == 40 - len([1, 2, 3, 5, 9, 17, 33])
 
 
-def test_in_such_a_step_python_is_not_asked_before_its_end(
-    root: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_in_such_a_step_python_is_not_asked(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model, optimizer = simple()
     asked: list[str] = []
+    names = (
+        "_begin_step", "_begin_capture", "_on_number", "_before_update", "_end_step", "_take",
+        "_prepare_step", "_send_if_due",
+    )  # fmt: skip
     with backlight.watch(model, optimizer, root=root, every=1) as run:
+        run.log(loss=train_once(model, optimizer))
         for _ in range(5):
-            train_once(model, optimizer)
-        for name in ("_begin_step", "_begin_capture", "_on_number", "_before_update", "_take"):
+            run.log(loss=train_once(model, optimizer))
+        for name in names:
             original = getattr(run, name)
 
             def noted(*given: Any, name: str = name, original: Any = original) -> Any:
@@ -489,21 +492,18 @@ def test_in_such_a_step_python_is_not_asked_before_its_end(
                 return original(*given)
 
             monkeypatch.setattr(run, name, noted)
-        train_once(model, optimizer)
-        assert asked == ["_take"]
+        run.log(loss=train_once(model, optimizer))
+        assert asked == []
 
 
-def test_what_such_a_step_has_seen_dies_with_it(
-    root: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    begun = begun_by_the_kernel(monkeypatch)
+def test_what_such_a_step_has_seen_dies_with_it(root: Path) -> None:
     model, optimizer = simple()
-    with backlight.watch(model, optimizer, root=root, every=1):
+    with backlight.watch(model, optimizer, root=root, every=1) as run:
         for _ in range(6):
             train_once(model, optimizer)
-        before = begun()
+        before = run._course.ended_steps
         gone = [weakref.ref(train_once(model, optimizer))]
-        assert begun() == before + 1
+        assert run._course.ended_steps == before + 1
         gone.append(weakref.ref(train_once(model, optimizer)))
         assert [each() for each in gone] == [None, None]
         gone = [weakref.ref(model), weakref.ref(optimizer)]

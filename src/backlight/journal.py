@@ -17,6 +17,7 @@ import uuid
 from collections import Counter, deque
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from threading import RLock
 from typing import Any, Final, Literal
 
 import pyarrow as pa
@@ -44,7 +45,8 @@ _FLUSH_SECS = 0.2
 _SLOW_SECS = 0.1
 _SKETCH: Final = ("sketch_keys", "sketch_counts")
 _Rows = dict[str, list[dict[str, Any]]]
-_Page = tuple[_Rows, list[tuple[Callable[..., None], tuple[Any, ...]]]]
+_Calls = list[tuple[Callable[..., None], tuple[Any, ...]]]
+_Page = tuple[_Rows, _Calls]
 
 
 class Journal:
@@ -62,8 +64,9 @@ class Journal:
         self._guard = guard
         self._scribe: Scribe[_Page] = Scribe(self._write)
         self._is_slow = False
+        self._unlock()
         self._rows: _Rows = {}
-        self._calls: list[tuple[Callable[..., None], tuple[Any, ...]]] = []
+        self._calls: _Calls = []
         self._bytes = 0
         self.sent_at = _perf()
         self.before_writing: Callable[[], None] = lambda: None  # rows that come first are put
@@ -95,6 +98,10 @@ class Journal:
             self._info.anomalies = dict(earlier.anomalies)
             self._info.statistics = list(earlier.statistics)
             self._go_on_from(earlier.recorder)
+
+    def _unlock(self) -> None:
+        """Let several threads put rows and write them, none of which may get lost."""
+        self._putting, self._writing = RLock(), RLock()
 
     def _go_on_from(self, account: Mapping[str, Any]) -> None:
         """Add what this part of the run costs to what those before it did."""
@@ -163,7 +170,7 @@ class Journal:
 
     def steps(self, rows: list[dict[str, Any]]) -> None:
         """Note several steps in a row. Nothing may wait that comes first."""
-        self._rows.setdefault("steps", []).extend(rows)
+        self._add_rows("steps", rows)
         self._totals["steps"] += len(rows)
         secs = self._secs
         for row in rows:
@@ -197,15 +204,14 @@ class Journal:
 
     def scalars(self, rows: list[dict[str, Any]]) -> None:
         """Take rows of numbers that the user logged. Nothing may wait that comes first."""
-        self._rows.setdefault("scalars", []).extend(rows)
+        self._add_rows("scalars", rows)
 
     def _put_record(self, record: StepRecord) -> None:
         self._leave_out(record)
         stats, samples, values = record.stats, record.samples, record.values
         if stats is None:
             return
-        self._calls.append((self._writer.append, ("stats", stats)))
-        self._bytes += stats.nbytes
+        self._add_call(self._writer.append, "stats", stats, size=stats.nbytes)
         self._totals["observations"] += stats.num_rows
         if record.calls:
             self._put_rows("calls", record.calls)
@@ -304,6 +310,7 @@ class Journal:
 
     def abandon(self) -> None:
         """Write nothing more: the files belong to another process."""
+        self._unlock()  # what a thread held that is not here
         self._is_stopped = self._is_abandoned = True
 
     def finish(self, status: Literal["finished", "failed"]) -> None:
@@ -353,20 +360,24 @@ class Journal:
 
     def _put(self, write: Callable[..., None], *arguments: Any, size: int = 0) -> None:
         self.before_putting()
-        self._calls.append((write, arguments))
-        self._bytes += size
+        self._add_call(write, *arguments, size=size)
 
     def _put_rows(self, table: str, rows: list[dict[str, Any]]) -> None:
         self.before_putting()
-        self._rows.setdefault(table, []).extend(rows)
+        self._add_rows(table, rows)
 
     def _put_row(self, table: str, row: dict[str, Any]) -> None:
         self.before_putting()
-        rows = self._rows.get(table)
-        if rows is None:
-            self._rows[table] = [row]
-        else:
-            rows.append(row)
+        self._add_rows(table, [row])
+
+    def _add_call(self, write: Callable[..., None], *arguments: Any, size: int) -> None:
+        with self._putting:
+            self._calls.append((write, arguments))
+            self._bytes += size
+
+    def _add_rows(self, table: str, rows: list[dict[str, Any]]) -> None:
+        with self._putting:
+            self._rows.setdefault(table, []).extend(rows)
 
     def _send(self) -> None:
         """Write what waits."""
@@ -376,8 +387,9 @@ class Journal:
     def _hand_over(self) -> None:
         """Write it by the thread, if the disk is slow or the thread still writes, else at once."""
         self.sent_at = _perf()
-        page, size = (self._rows, self._calls), self._bytes
-        self._rows, self._calls, self._bytes = {}, [], 0
+        with self._putting:
+            page, size = (self._rows, self._calls), self._bytes
+            self._rows, self._calls, self._bytes = {}, [], 0
         if self._is_stopped or not any(page):
             return
         if self._is_slow or not self._scribe.is_idle:
@@ -386,7 +398,8 @@ class Journal:
             try:
                 self._write([page])
             except BaseException:  # the user interrupts: what is not written yet waits on
-                self._calls[:0] = page[1]
+                with self._putting:
+                    self._calls[:0] = page[1]
                 raise
             if self._troubles:
                 self._tell_troubles()
@@ -406,24 +419,28 @@ class Journal:
 
     def _write(self, pages: list[_Page]) -> None:
         started = _perf()
-        for rows, calls in pages:
-            # Sites before what names them, steps after what was recorded of them.
-            append_rows = self._writer.append_rows
-            if "sites" in rows:
-                calls.insert(0, (append_rows, ("sites", rows.pop("sites"))))
-            for each in rows.items():
-                calls.append((append_rows, each))
-            while calls and not self._is_stopped:
-                write, arguments = calls[0]
-                try:
-                    write(*arguments)
-                except Exception as error:
-                    self._is_stopped = isinstance(error, OSError)
-                    self._troubles.append(error)
-                del calls[0]
+        with self._writing:
+            for page in pages:
+                self._write_page(*page)
         secs = _perf() - started
         self._is_slow = secs > _SLOW_SECS * len(pages)
         self._writing_secs += secs
+
+    def _write_page(self, rows: _Rows, calls: _Calls) -> None:
+        # Sites before what names them, steps after what was recorded of them.
+        append_rows = self._writer.append_rows
+        if "sites" in rows:
+            calls.insert(0, (append_rows, ("sites", rows.pop("sites"))))
+        for each in rows.items():
+            calls.append((append_rows, each))
+        while calls and not self._is_stopped:
+            write, arguments = calls[0]
+            try:
+                write(*arguments)
+            except Exception as error:
+                self._is_stopped = isinstance(error, OSError)
+                self._troubles.append(error)
+            del calls[0]
 
 
 def _counts(told: object) -> Counter[str]:

@@ -698,6 +698,8 @@ class Recorder:
 
     def _on_passed(self) -> None:
         """The course has seen a step through by itself, and does not know what the next one is."""
+        if self._is_finished:
+            return  # by another thread, while the step was written
         self._prepare_step("train")
         for tell in self._at_end:
             tell()

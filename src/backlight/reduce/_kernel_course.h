@@ -266,7 +266,8 @@ static PyObject *course_learn_name(PyObject *self, PyObject *name) {
 
 static PyObject *course_get_waiting(PyObject *self, void *unused) {
     (void)unused;
-    return PyLong_FromLongLong(((Course *)self)->steps_length + ((Course *)self)->scalars_length);
+    const Course *course = (const Course *)self;
+    return PyLong_FromLongLong(course->is_writing ? 0 : course->steps_length + course->scalars_length);
 }
 
 static PyObject *course_get_loss(PyObject *self, void *unused) {

@@ -271,10 +271,12 @@ static int append_new(PyObject *list, PyObject *item) {
     return bad;
 }
 
-/* Lists are made of what was taken off before: making them may run a finalizer, which may log. */
+/* Lists are made of what was taken off before: making them may run a finalizer, which may log. While rows are being
+ * written, another thread gets none. */
 static PyObject *course_take_steps(PyObject *self, PyObject *unused) {
     (void)unused;
     Course *course = (Course *)self;
+    if (course->is_writing) return Py_BuildValue("([][])");
     PassedStep *steps = course->steps;
     int64_t length = course->steps_length, written = course->steps_written;
     course->steps = NULL;
@@ -289,6 +291,7 @@ static PyObject *course_take_steps(PyObject *self, PyObject *unused) {
 static PyObject *course_take_scalars(PyObject *self, PyObject *unused) {
     (void)unused;
     Course *course = (Course *)self;
+    if (course->is_writing) return Py_BuildValue("([][])");
     LoggedScalar *scalars = course->scalars;
     int64_t length = course->scalars_length, written = course->scalars_written;
     course->scalars = NULL;

@@ -74,14 +74,24 @@ typedef struct {
     double looked_at;     /* when it was last looked whether the file is still there */
     unsigned int schema_crc, messages;
     int descriptor; /* -1 where no file is open */
-    char has_links;
+    char has_links, is_busy; /* the last: a thread writes to it, and another one has to wait */
 } Sink;
 static PyTypeObject *sink_type;
+
+static void wait_for_sink(const Sink *sink) {
+    const struct timespec moment = {.tv_nsec = 50000};
+    while (sink->is_busy) {
+        Py_BEGIN_ALLOW_THREADS
+        nanosleep(&moment, NULL);
+        Py_END_ALLOW_THREADS
+    }
+}
 
 /* All of a message or nothing: what comes later must not stand behind half of one. -1 with errno. */
 static int append_message(Sink *sink, Message *m) {
     char header[MAX_HEADER], trailer[TRAILER];
-    int failed;
+    int failed, why;
+    wait_for_sink(sink);
     m->pattern = PyBytes_AsString(sink->pattern);
     m->pattern_size = PyBytes_Size(sink->pattern);
     m->body_at = sink->places[0];
@@ -95,13 +105,15 @@ static int append_message(Sink *sink, Message *m) {
     fill_header(m, header);
     struct iovec pieces[PIECES] = {
         {header, (size_t)m->pattern_size}, {(char *)m->body, (size_t)m->body_size}, {trailer, TRAILER}};
+    sink->is_busy = 1;
     Py_BEGIN_ALLOW_THREADS
     fill_trailer(m, header, trailer);
     failed = write_pieces(sink->descriptor, pieces);
-    int why = errno;
+    why = errno;
     if (failed && !ftruncate(sink->descriptor, sink->size_bytes)) lseek(sink->descriptor, sink->size_bytes, SEEK_SET);
-    errno = why;
     Py_END_ALLOW_THREADS
+    sink->is_busy = 0;
+    errno = why;
     if (failed) return -1;
     sink->size_bytes += m->pattern_size + m->body_size + TRAILER;
     sink->messages++;
