@@ -19,6 +19,7 @@ import pytest
 import torch
 from reading import read
 from torch import nn
+from torch.utils import checkpoint
 
 import backlight
 from backlight import recorder
@@ -314,6 +315,26 @@ def another_root(watch: Watch) -> None:
             run.log(loss=out.mean())
 
 
+def checkpointed(watch: Watch) -> None:
+    """Each step begins where gradients are disabled, which an evaluation does not do."""
+    model, optimizer = simple()
+    x = X.clone().requires_grad_()
+    with watch(model, optimizer) as run:
+        for number in range(40):
+            optimizer.zero_grad()
+            inner = checkpoint.checkpoint(lambda y: y * 2, x, use_reentrant=True)
+            loss = checkpoint.checkpoint(model, inner, use_reentrant=True).square().mean()
+            loss.backward()
+            optimizer.step()
+            with torch.no_grad():
+                checkpoint.checkpoint(model, x, use_reentrant=True)
+            checkpoint.checkpoint(nn.Tanh(), x, use_reentrant=True)
+            with torch.no_grad():
+                model(x)
+            run.log(loss=loss, number=number)
+            run.note(f"after step {run.current_step}")
+
+
 def cut_short(watch: Watch) -> None:
     model, optimizer = simple()
     run = watch(model, optimizer)
@@ -328,7 +349,7 @@ LOOPS = [
     plain, nothing_is_logged, accumulated, evaluated_between, logged_everywhere, scheduled_rates,
     exceptions, spikes, not_finite, closures, odd_losses, two_optimizers, another_optimizer,
     without_a_forward_pass, said_by_hand, beside_others, watched_for, another_root, cut_short,
-    backward_inside_backward,
+    backward_inside_backward, checkpointed,
 ]  # fmt: skip
 
 

@@ -422,6 +422,7 @@ NEVER_ALIKE = [
     test_course.closures,
     test_course.two_optimizers,
     test_course.without_a_forward_pass,
+    test_course.checkpointed,
     test_course.said_by_hand,  # only every 5th step could be, and then Python looks at more
 ]
 

@@ -13,6 +13,7 @@ from torch import nn
 from torch.nn.modules import module as torch_module
 from torch.optim import optimizer as torch_optimizer
 from torch.utils._python_dispatch import _pop_mode
+from torch.utils.checkpoint import CheckpointFunction
 
 import backlight
 
@@ -128,6 +129,7 @@ def hooks(loop: loops.Loop) -> dict[str, object]:
         "dispatch modes": torch._C._len_torch_dispatch_stack(),
         "saved tensors": torch._C._autograd._top_saved_tensors_default_hooks(True),
         "backward": torch.Tensor.backward,
+        "checkpoints": vars(CheckpointFunction).get("apply"),
     }
     owners: list[tuple[str, object]] = [
         ("torch.nn", torch_module),

@@ -20,7 +20,7 @@ from torch import nn
 from backlight import telling
 from backlight.alarm import Happening
 from backlight.blackbox import StepRecord
-from backlight.capture import backward, scaling
+from backlight.capture import backward, checkpoints, scaling
 from backlight.capture.calls import FunctionCall
 from backlight.capture.compiling import Unseen, keep_out
 from backlight.capture.following import Following, steps_before_power_of_two
@@ -163,6 +163,7 @@ class Recorder:
         self._updates = 0  # that were not seen through by the course alone
         self._before_scaled = (0, 0)  # how many updates there were when a scaler was asked for one
         self._scale, self._left_out = 1.0, 0  # of a captured step, as its record has them
+        self._checkpoints = 0  # that are under way, which run without gradients at first
         self._is_finished = self._is_compiled = False
         self._unseen = Unseen()
         self._flows: FlowRecording | None = None  # where the user asked for some
@@ -195,8 +196,9 @@ class Recorder:
         self._prepare_step("train")
 
     def _listen(self) -> None:
-        """Hear of backward passes and scalers in this thread, and in no other."""
+        """Hear of backward passes, checkpoints and scalers in this thread, and in no other."""
         backward.listen(self._course.on_loss)
+        checkpoints.listen(self)
         scaling.listen(self)
 
     def _new_course(self) -> Course:
@@ -244,6 +246,7 @@ class Recorder:
         self._first_forward.disarm()
         self._modules.remove()
         backward.ignore(self._course.on_loss)
+        checkpoints.ignore(self)
         scaling.ignore(self)
         self._following.close()
         self._observer.end()
@@ -527,6 +530,18 @@ class Recorder:
         self._observer.update_iteration = self._observer.iteration if is_apart else 0
         optimizer.last_step = self._course.step
 
+    def before_checkpoint(self) -> None:
+        """Something is run without gradients that is run again to have them: a step may begin."""
+        self._checkpoints += 1
+        if not self._course.is_open:
+            self._first_forward.enter_checkpoint()
+
+    def after_checkpoint(self) -> None:
+        """It has run."""
+        self._checkpoints -= 1
+        if not self._checkpoints:
+            self._first_forward.leave_checkpoint()
+
     def before_scaled(self, optimizer: torch.optim.Optimizer, scaler: GradScaler) -> None:
         """A scaler of gradients is to step an optimizer, unless these are not finite."""
         self._before_scaled = self._course.passed_steps, self._updates
@@ -761,7 +776,7 @@ class Recorder:
             return self._course.is_open
         if self._is_finished:
             return False  # by a hook of the user's before this one
-        if not self._course.is_open and torch.is_grad_enabled():
+        if not self._course.is_open and (self._checkpoints or torch.is_grad_enabled()):
             self._open_step()
             self._observer.recording_secs = 0.0  # the hook that is under way counts it
         if self._course.is_open and self._observer.has_backward:

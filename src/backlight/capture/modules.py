@@ -315,6 +315,7 @@ class FirstForward:
         self._on_fault = on_fault
         self.hook: Callable[..., None] = self._on_call
         self._hooks: Any = _global_forward_pre_hooks
+        self._key_in_checkpoint = object()
 
     def arm(self) -> None:
         """Wait for the next forward pass."""
@@ -324,6 +325,16 @@ class FirstForward:
     def disarm(self) -> None:
         """Stop waiting."""
         self._hooks.pop(self, None)
+        self.leave_checkpoint()
+
+    def enter_checkpoint(self) -> None:
+        """Wait for a forward pass without gradients, too: it is run again to have them."""
+        if self in self._hooks:
+            self._hooks[self._key_in_checkpoint] = self._on_call_in_checkpoint
+
+    def leave_checkpoint(self) -> None:
+        """Those that come now are no part of a step."""
+        self._hooks.pop(self._key_in_checkpoint, None)
 
     def places(self) -> dict[str, Any]:
         """All that another hook needs which stands in for this one's where it can."""
@@ -340,8 +351,12 @@ class FirstForward:
         }
 
     def _on_call(self, module: nn.Module, args: Any) -> None:
+        if _is_grad_enabled():
+            self._on_call_in_checkpoint(module, args)
+
+    def _on_call_in_checkpoint(self, module: nn.Module, args: Any) -> None:
         try:
-            if not _is_grad_enabled() or is_symbolic() or is_apart():
+            if is_symbolic() or is_apart():
                 return
             if self._names.has(module) or self._names.find(unwrap(module)) is not None:
                 self.disarm()
