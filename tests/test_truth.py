@@ -208,6 +208,39 @@ def test_gradients_belong_to_the_iteration_that_their_value_belongs_to(root):
         assert_row_is(row, Sight(states[iteration].grad, "input"), iteration)
 
 
+@pytest.mark.parametrize("times", [1, 2])
+def test_what_runs_before_the_first_iteration_is_told_from_what_runs_in_it(times, root):
+    torch.manual_seed(0)
+    cell = Tapping(3, 3)
+    optimizer = torch.optim.SGD(cell.parameters(), lr=0.1)
+    with backlight.watch(cell, optimizer, root=root, every=1) as run:
+        for _ in range(5):
+            states = [torch.zeros(2, 3, requires_grad=True)]
+            for _ in range(times):
+                states.append(cell(states[-1]))
+            for _ in range(2):
+                with run.iteration():
+                    states.append(cell(states[-1]))
+            for state in states:
+                state.retain_grad()
+            states[-1].sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    for name in ("(model){}:out.0", "{}state"):
+        for number, state in enumerate(states[1:], start=1):
+            call = f"#{number}" if 1 < number < times + 2 else ""
+            full = name.format(call if "model" in name else f"(model){call}:" if call else "")
+            for quantity, tensor in {"value": state.detach(), "grad": state.grad}.items():
+                [row] = find(run.path, full, quantity, step=4, iteration=max(number - times - 1, 0))
+                expected = Sight(tensor, row["tensor_class"], 1 if quantity == "value" else None)
+                assert_row_is(row, expected, (full, quantity))
+
+
+class Tapping(nn.Linear):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return backlight.tap(super().forward(x), "state")
+
+
 def test_in_inference_mode_a_change_in_place_is_seen(root):
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(4, 4), nn.ReLU(inplace=True), nn.Identity())

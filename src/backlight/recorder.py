@@ -483,12 +483,13 @@ class Recorder:
             self._journal.event(self._course.step, "mode", text, -1)
 
     def _next_iteration(self) -> int:
-        if self._flows is not None:
-            self._flows.restart_calls()
         self._observer.iteration = number = self._course.iterations
         self._following.begin_iteration(number)
         self._course.iterations += 1
-        self._modules.restart_calls()
+        if number > 0:  # what came before the first one counts as part of it
+            self._modules.restart_calls()
+            if self._flows is not None:
+                self._flows.restart_calls()
         return number
 
     def _on_update(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:

@@ -312,7 +312,8 @@ class Run(Recorder, TakesStatistics):
             if not self._observer.on_named(site, tensor, iteration, batch_dim):
                 self._guard.mistake(
                     f"Two tensors are named {name!r} in one iteration: name the second one "
-                    "otherwise, or use run.iteration() around each pass of a loop."
+                    "otherwise, or use run.iteration() around each pass of a loop, also the first: "
+                    "what comes before it is part of it."
                 )
                 return
             self._losses.named.add(tensor, site)
