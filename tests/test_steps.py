@@ -665,6 +665,25 @@ class TestRawValues:
         by_hand = kept[0][0][worst].abs().mean().item()
         assert any(row["abs_mean"] == pytest.approx(by_hand) for row in rows)
 
+    @pytest.mark.parametrize(
+        ("most_bytes", "expected"),
+        [
+            (1 << 20, []),
+            (4000, ["step"]),
+            ((1 << 20, 12_000), ["run"]),
+            ((4000, 5000), ["step", "run"]),
+        ],
+    )
+    def test_an_event_says_once_that_a_budget_of_bytes_does_not_suffice(
+        self, root, most_bytes, expected
+    ):
+        run, _ = self.train(root, samples=2, value_bytes=most_bytes)
+        told = [row for row in read(run.path, "events") if row["kind"] == "values"]
+        assert [row["text"].split(" may have")[0].split()[-1] for row in told] == expected
+        assert [row["step"] for row in told] == [0, 2][: len(told)] or expected == ["run"]
+        left_out = sum(backlight.open(run.path).info.recorder["values_left_out"].values())
+        assert (left_out > 0) == bool(expected)
+
     def test_samples_can_be_balanced_over_categories(self, root):
         run, _ = self.train(root, samples=balanced(2))
         assert sorted(self.entries(run, 0)["x", "value"].samples) == [0, 4]

@@ -114,7 +114,7 @@ class Recorder:
             spent_bytes=earlier.value_bytes if earlier else 0,
         )
         self._is_keeping = samples is not None
-        self._is_spent = False  # the budget of raw values, as an event has said
+        self._has_told_cut = self._has_told_spent = False  # a budget of raw values, by an event
         self._own = StatisticBook(self._guard, earlier.info.statistics if earlier else ())
         self._observer = Observer(self._names, self._sites, self._guard, self._keeper)
         self._modules = ModuleCapture(self._names, self, self._observer)
@@ -715,8 +715,12 @@ class Recorder:
 
     def _tell_of_values(self) -> None:
         """Say what came of the raw values of the step that ends."""
-        if self._keeper.is_spent and not self._is_spent:
-            self._is_spent = True
+        if self._keeper.is_cut and not self._has_told_cut:
+            self._has_told_cut = True
+            text = "raw values take more bytes than a step may have: less of the largest is kept"
+            self._journal.event(self._course.step, "values", text)
+        if self._keeper.is_spent and not self._has_told_spent:
+            self._has_told_spent = True
             text = "raw values take as many bytes as the run may have: less of them is kept"
             self._journal.event(self._course.step, "values", text)
         if self._keeper.misfit is not None:
