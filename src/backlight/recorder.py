@@ -600,6 +600,7 @@ class Recorder:
             try:
                 self._begin_update(optimizer)
                 self._observer.owned.without_update(optimizer)
+                self._tell_modes()
             except Exception as error:
                 self._guard.catch("reading parameters", error)
             self._observer.recording_secs += _perf() - started
