@@ -507,6 +507,13 @@ def test_within_a_lease_nothing_is_wanted(make: Callable[[], Any], seed: int) ->
     assert leased > 1000
 
 
+@pytest.mark.parametrize("every", [2**62, 2**63, 10**30])
+def test_an_interval_may_be_longer_than_any_run(every: int, root: Path) -> None:
+    _, tables = trained(plain, root, kernel=True, every=every)
+    assert [row["step"] for row in tables["steps"] if row["recorded"]] == [0]
+    assert len(tables["steps"]) == 40
+
+
 def test_only_schedules_that_are_known_give_a_lease() -> None:
     class Mine(Every):
         def wants(self, step: int, kind: str) -> str | None:

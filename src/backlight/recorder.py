@@ -56,6 +56,7 @@ _perf = time.perf_counter
 _MOST_PASSES: Final = 1024
 _MOST_ROWS: Final = 300_000
 """So long may a step be that no optimizer ends: its rows are held in memory."""
+_MOST_LEASED: Final = 1 << 62  # which the kernel can count; `every=` may be any number
 
 
 class Step:
@@ -327,7 +328,8 @@ class Recorder:
 
     def _lease(self) -> tuple[int, float]:
         """For how many steps after the next, and how many seconds, nobody has to be asked."""
-        return self._ledger.lease(self._course.step + 1, self._kind)
+        steps, secs = self._ledger.lease(self._course.step + 1, self._kind)
+        return min(steps, _MOST_LEASED), secs
 
     def _begin_with(self, module: nn.Module) -> None:
         """A step begins with a module, with which others then may begin as well."""
