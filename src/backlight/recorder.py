@@ -119,6 +119,7 @@ class Recorder:
         self._own = StatisticBook(self._guard, earlier.info.statistics if earlier else ())
         self._observer = Observer(self._names, self._sites, self._guard, self._keeper)
         self._modules = ModuleCapture(self._names, self, self._observer)
+        self._observer.of_other_iterations = self._modules.of_other_iterations
         self._following = Following(
             current_module=lambda: self._modules.current_module,
             site_of=self._sites.number_of,
@@ -365,6 +366,7 @@ class Recorder:
         self._optimizers.begin()
         if self._is_captured or self._is_compiled:
             self._modules.restart_calls()
+            self._modules.begin_part()
         course.started, course.started_at = started, _ = _perf(), time.time()
         try:
             self._journal.send_if_due()
@@ -778,6 +780,11 @@ class Recorder:
 
     # -- what the modules say
 
+    @property
+    def is_in_iteration(self) -> bool:
+        """Whether the user has said that an iteration is under way."""
+        return self._is_in_iteration
+
     def on_pass(self) -> bool:
         """A forward pass begins: a step, or after a backward pass another part of one."""
         if is_in_backward():
@@ -800,6 +807,7 @@ class Recorder:
                 self._keeper.begin_part(number)
         elif self._observer.is_keeping:
             self._keeper.reach(self._observer.iteration)
+        self._modules.begin_part()
 
     def _see_quietly(self, tensor_class: str, call: Call, place: str, tensor: torch.Tensor) -> None:
         # Otherwise each attribute of the tensor would be asked for through the mode.
