@@ -167,6 +167,26 @@ def test_a_step_may_begin_in_a_checkpoint_and_an_evaluation_in_one_is_none(every
             assert len(find(run.path, name, quantity)) == recorded, (name, quantity)
 
 
+@pytest.mark.parametrize("every", [1, 2])
+def test_the_first_step_may_begin_in_a_checkpoint_in_another_thread(every, root):
+    model = nn.Linear(4, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def train() -> None:
+        for _ in range(4):
+            x = torch.ones(2, 4, requires_grad=True)
+            torch.utils.checkpoint.checkpoint(model, x, use_reentrant=True).sum().backward()
+            optimizer.step()
+
+    with backlight.watch(model, optimizer, root=root, every=every) as run:
+        thread = threading.Thread(target=train)
+        thread.start()
+        thread.join()
+    steps = list(range(0, 4, every))
+    for quantity in ("value", "grad"):
+        assert [row["step"] for row in find(run.path, "(model):out.0", quantity)] == steps
+
+
 def test_a_checkpoint_that_fails_leaves_no_evaluation_to_begin_a_step(root):
     model = nn.Linear(4, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)

@@ -195,12 +195,12 @@ class Recorder:
             [each.describe(own) for each in self._optimizers.all],
         )
         self._listen()
+        checkpoints.listen(self)  # in the first step's thread, whichever that will be
         self._prepare_step("train")
 
     def _listen(self) -> None:
-        """Hear of backward passes, checkpoints and scalers in this thread, and in no other."""
+        """Hear of backward passes and scalers in this thread, and in no other."""
         backward.listen(self._course.on_loss)
-        checkpoints.listen(self)
         scaling.listen(self)
 
     def _new_course(self) -> Course:
@@ -535,11 +535,14 @@ class Recorder:
         self._observer.update_iteration = self._observer.iteration if is_apart else 0
         optimizer.last_step = self._course.step
 
-    def before_checkpoint(self) -> None:
+    def before_checkpoint(self) -> bool:
         """Something is run without gradients that is run again to have them: a step may begin."""
+        if self._modules.is_elsewhere():
+            return False
         self._checkpoints += 1
         if not self._course.is_open:
             self._first_forward.enter_checkpoint()
+        return True
 
     def after_checkpoint(self) -> None:
         """It has run."""

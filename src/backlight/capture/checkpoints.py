@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import wraps
-from threading import get_ident
 from typing import Any, Protocol
 
 import torch
@@ -19,26 +18,30 @@ from torch.utils.checkpoint import CheckpointFunction
 class Listener(Protocol):
     """What a recorder wants to know of checkpoints."""
 
-    def before_checkpoint(self) -> None:
-        """Something is run that is run again in the backward pass, to have gradients then."""
+    def before_checkpoint(self) -> bool:
+        """Something is run that is run again in the backward pass, to have gradients then.
+
+        The answer is whether to tell when it has run.
+        """
 
     def after_checkpoint(self) -> None:
         """It has run."""
 
 
-_listeners: dict[Listener, int] = {}  # with the thread that each listens in
+_listeners: dict[Listener, None] = {}
 
 
 def listen(listener: Listener) -> None:
-    """Tell `listener` of every such checkpoint in this thread."""
+    """Tell `listener` of every such checkpoint, in whichever thread."""
     if not _listeners:
         CheckpointFunction.apply = _telling(CheckpointFunction.apply)  # type: ignore[method-assign]
-    _listeners[listener] = get_ident()
+    _listeners[listener] = None
 
 
 def ignore(listener: Listener) -> None:
     """Tell it no more; the last one leaves torch as it was."""
-    was_listening = _listeners.pop(listener, None) is not None
+    was_listening = listener in _listeners
+    _listeners.pop(listener, None)
     replaced = vars(CheckpointFunction).get("apply")
     if was_listening and not _listeners and hasattr(replaced, "_is_backlights"):
         del CheckpointFunction.apply  # the class has it from the one that it is derived from
@@ -49,9 +52,7 @@ def _telling(original: Callable[..., Any]) -> Any:
     def apply(*args: Any, **keywords: Any) -> Any:
         if not torch.is_grad_enabled():
             return original(*args, **keywords)
-        told = [each for each, thread in _listeners.items() if thread == get_ident()]
-        for listener in told:
-            listener.before_checkpoint()
+        told = [each for each in tuple(_listeners) if each.before_checkpoint()]
         try:
             return original(*args, **keywords)
         finally:

@@ -156,7 +156,8 @@ class ModuleCapture(CallHooks):
         """Look at the calls of this thread, and of no other for as long as it lives."""
         self._thread, self._trainer = get_ident(), current_thread()
 
-    def _is_elsewhere(self) -> bool:
+    def is_elsewhere(self) -> bool:
+        """Whether this is another thread than the one that trains, which still lives."""
         return not self.is_here and self._trainer is not None and self._trainer.is_alive()
 
     def settle(self) -> None:
@@ -191,7 +192,7 @@ class ModuleCapture(CallHooks):
         started = _perf()
         try:
             # First, because tracers put their own tensors into the model for a while.
-            if self._is_elsewhere() or is_apart() or is_symbolic():
+            if self.is_elsewhere() or is_apart() or is_symbolic():
                 return
             found = self.names.find(module)
             if found is None:
@@ -343,6 +344,7 @@ class FirstForward:
         self.hook: Callable[..., None] = self._on_call
         self._hooks: Any = _global_forward_pre_hooks
         self._key_in_checkpoint = object()
+        self._thread_of_checkpoint = 0
 
     def arm(self) -> None:
         """Wait for the next forward pass."""
@@ -357,6 +359,7 @@ class FirstForward:
     def enter_checkpoint(self) -> None:
         """Wait for a forward pass without gradients, too: it is run again to have them."""
         if self in self._hooks:
+            self._thread_of_checkpoint = get_ident()
             self._hooks[self._key_in_checkpoint] = self._on_call_in_checkpoint
 
     def leave_checkpoint(self) -> None:
@@ -379,9 +382,13 @@ class FirstForward:
 
     def _on_call(self, module: nn.Module, args: Any) -> None:
         if _is_grad_enabled():
-            self._on_call_in_checkpoint(module, args)
+            self._begin_with(module)
 
     def _on_call_in_checkpoint(self, module: nn.Module, args: Any) -> None:
+        if get_ident() == self._thread_of_checkpoint:
+            self._begin_with(module)
+
+    def _begin_with(self, module: nn.Module) -> None:
         try:
             if is_symbolic() or is_apart():
                 return
