@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import fields, is_dataclass
 from functools import cache
 from pathlib import Path
+from traceback import extract_stack
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,6 +21,7 @@ from loops import Loop
 from reading import observations
 from torch import nn
 from torch.nn.parameter import is_lazy
+from torch.utils import checkpoint
 
 from backlight.schema import sketch_edges
 
@@ -154,7 +156,7 @@ class Hand:
             assert self._calls[name] == 1, "which of several calls it is, nobody knows"
             return name, 1
         if not self._under_way:
-            if not self._is_open and torch.is_grad_enabled():
+            if not self._is_open and (torch.is_grad_enabled() or is_in_checkpoint()):
                 self._is_open = True
                 self._hook_parameters()
             if self._is_open and self._has_backward:
@@ -332,6 +334,13 @@ class Hand:
 
 def is_in_backward() -> bool:
     return torch._C._current_graph_task_id() != -1
+
+
+def is_in_checkpoint() -> bool:
+    """Whether this is run by reentrant checkpointing, without gradients at first, to train it."""
+    places = [(frame.filename, frame.name) for frame in extract_stack()]
+    is_evaluation = any(name == "evaluate" for _, name in places)
+    return (checkpoint.__file__, "forward") in places and not is_evaluation
 
 
 def tensors_of_call(args: Any, keywords: Any) -> list[tuple[str, torch.Tensor]]:

@@ -12,6 +12,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 from torch.nn.utils import clip_grad_norm_, parametrizations
+from torch.utils import checkpoint
 
 
 @dataclass
@@ -449,6 +450,44 @@ def keyword_changed_in_place() -> Loop:
     return of_model(model, loss, torch.optim.SGD(model.parameters(), lr=0.1))
 
 
+def _layers() -> nn.Sequential:
+    return nn.Sequential(
+        nn.Linear(6, 8), nn.Dropout(0.2), nn.Tanh(), nn.Linear(8, 8), nn.GELU(), nn.Linear(8, 1)
+    )
+
+
+def checkpointed_as_a_whole() -> Loop:
+    """Runs without gradients at first, in one piece, with evaluations between."""
+    model = _layers()
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
+
+    def step(_: int) -> None:
+        optimizer.zero_grad()
+        for _ in range(2):
+            x = torch.randn(8, 6, requires_grad=True)
+            models.error(checkpoint.checkpoint(model, x, use_reentrant=True), x).backward()
+        optimizer.step()
+        evaluate(x)
+
+    @torch.no_grad()
+    def evaluate(x: torch.Tensor) -> None:
+        checkpoint.checkpoint(model, x, use_reentrant=True)
+        model(x)
+
+    return Loop({"": model}, [optimizer], step)
+
+
+def checkpointed_in_segments() -> Loop:
+    model = _layers()
+
+    def loss() -> torch.Tensor:
+        x = torch.randn(8, 6, requires_grad=True)
+        out = checkpoint.checkpoint_sequential(model, 3, x, use_reentrant=True)
+        return models.error(out, x.detach())
+
+    return of_model(model, loss, torch.optim.SGD(model.parameters(), lr=0.1))
+
+
 PLAIN: list[Make] = [whole(make) for make in [*models.ALL, *test_world.REAL, *test_world.LOOPS]]
 OWN: list[Make] = [
     gan,
@@ -471,5 +510,7 @@ OWN: list[Make] = [
     keyword_changed_in_place,
     activations_changed_behind_the_back,
     batches_in_one_buffer,
+    checkpointed_as_a_whole,
+    checkpointed_in_segments,
 ]
 ALL: list[Make] = PLAIN + OWN

@@ -19,6 +19,7 @@ import pytest
 import torch
 from reading import read
 from torch import nn
+from torch.utils import checkpoint
 
 import backlight
 from backlight import recorder
@@ -314,6 +315,26 @@ def another_root(watch: Watch) -> None:
             run.log(loss=out.mean())
 
 
+def checkpointed(watch: Watch) -> None:
+    """Each step begins where gradients are disabled, which an evaluation does not do."""
+    model, optimizer = simple()
+    x = X.clone().requires_grad_()
+    with watch(model, optimizer) as run:
+        for number in range(40):
+            optimizer.zero_grad()
+            inner = checkpoint.checkpoint(lambda y: y * 2, x, use_reentrant=True)
+            loss = checkpoint.checkpoint(model, inner, use_reentrant=True).square().mean()
+            loss.backward()
+            optimizer.step()
+            with torch.no_grad():
+                checkpoint.checkpoint(model, x, use_reentrant=True)
+            checkpoint.checkpoint(nn.Tanh(), x, use_reentrant=True)
+            with torch.no_grad():
+                model(x)
+            run.log(loss=loss, number=number)
+            run.note(f"after step {run.current_step}")
+
+
 def cut_short(watch: Watch) -> None:
     model, optimizer = simple()
     run = watch(model, optimizer)
@@ -328,7 +349,7 @@ LOOPS = [
     plain, nothing_is_logged, accumulated, evaluated_between, logged_everywhere, scheduled_rates,
     exceptions, spikes, not_finite, closures, odd_losses, two_optimizers, another_optimizer,
     without_a_forward_pass, said_by_hand, beside_others, watched_for, another_root, cut_short,
-    backward_inside_backward,
+    backward_inside_backward, checkpointed,
 ]  # fmt: skip
 
 
@@ -484,6 +505,13 @@ def test_within_a_lease_nothing_is_wanted(make: Callable[[], Any], seed: int) ->
         else:
             steps, secs = steps - 1, secs - duration_secs
     assert leased > 1000
+
+
+@pytest.mark.parametrize("every", [2**62, 2**63, 10**30])
+def test_an_interval_may_be_longer_than_any_run(every: int, root: Path) -> None:
+    _, tables = trained(plain, root, kernel=True, every=every)
+    assert [row["step"] for row in tables["steps"] if row["recorded"]] == [0]
+    assert len(tables["steps"]) == 40
 
 
 def test_only_schedules_that_are_known_give_a_lease() -> None:

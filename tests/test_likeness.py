@@ -305,6 +305,22 @@ def memory_and_modes(watch: Watch) -> None:
         model.eval()(X)  # and no update comes
 
 
+def updates_that_are_left_out(watch: Watch) -> None:
+    """By a scaler of gradients, while modes change: in some rounds none takes place at all."""
+    torch.manual_seed(3)
+    model = nn.Sequential(nn.Linear(3, 4), nn.Dropout(0.1), nn.Linear(4, 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0)
+    with watch(model, optimizer):
+        for number in range(40):
+            model.train(number % 5 != 3)
+            optimizer.zero_grad()
+            factor = torch.inf if number % 16 < 13 else 1.0
+            scaler.scale(model(X).square().mean() * factor).backward()
+            scaler.step(optimizer)
+            scaler.update()
+
+
 def more_is_asked_for(watch: Watch) -> None:
     model, optimizer = simple()
     with watch(model, optimizer) as run:
@@ -422,6 +438,7 @@ NEVER_ALIKE = [
     test_course.closures,
     test_course.two_optimizers,
     test_course.without_a_forward_pass,
+    test_course.checkpointed,
     test_course.said_by_hand,  # only every 5th step could be, and then Python looks at more
 ]
 
@@ -431,7 +448,8 @@ DETERMINED = [make for make in odd_loops.ALL if make is not odd_loops.calls_from
 OWN = [
     losses_of_several_kinds, passes_and_iterations, updates_that_fail, inner_updates,
     closures_now_and_then, modules_beside_the_model, parts_that_change, empty_places,
-    parameters_that_are_swapped, memory_and_modes, more_is_asked_for, kinds, structures,
+    parameters_that_are_swapped, memory_and_modes, updates_that_are_left_out, more_is_asked_for,
+    kinds, structures,
     more_structures_than_are_followed, a_structure_that_never_comes_again, other_threads,
     not_always_finite,
 ]  # fmt: skip

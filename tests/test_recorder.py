@@ -14,6 +14,7 @@ import textwrap
 import threading
 import time
 import warnings
+from functools import partial
 from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
 
@@ -140,6 +141,62 @@ def test_checkpointing_shows_each_value_and_each_gradient_once(make, root):
     for name in ("first:out.0", "inner.0:out.0", "inner.2:out.0", "last:out.0"):
         assert rows.count((name, "value")) == 1, name
         assert rows.count((name, "grad")) == 1, name
+
+
+@pytest.mark.parametrize("every", [1, 3, 1000])
+def test_a_step_may_begin_in_a_checkpoint_and_an_evaluation_in_one_is_none(every, root):
+    model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    run_again = partial(torch.utils.checkpoint.checkpoint, use_reentrant=True)
+    losses = []
+    with backlight.watch(model, optimizer, root=root, every=every) as run:
+        for number in range(7):
+            x = torch.randn(8, 4, requires_grad=True)
+            with torch.no_grad():
+                run_again(model, x)
+            assert run.current_step == number - 1
+            loss = run_again(model, run_again(torch.sin, x)).square().mean()
+            assert run.current_step == number
+            losses.append(loss.item())
+            loss.backward()
+            optimizer.step()
+    assert [row["loss"] for row in read(run.path, "steps")] == losses
+    recorded = len(range(0, 7, every))
+    for name in ("(model):in.0", "0:out.0", "(model):out.0", "2.weight"):
+        for quantity in ("value", "grad"):
+            assert len(find(run.path, name, quantity)) == recorded, (name, quantity)
+
+
+@pytest.mark.parametrize("every", [1, 2])
+def test_the_first_step_may_begin_in_a_checkpoint_in_another_thread(every, root):
+    model = nn.Linear(4, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def train() -> None:
+        for _ in range(4):
+            x = torch.ones(2, 4, requires_grad=True)
+            torch.utils.checkpoint.checkpoint(model, x, use_reentrant=True).sum().backward()
+            optimizer.step()
+
+    with backlight.watch(model, optimizer, root=root, every=every) as run:
+        thread = threading.Thread(target=train)
+        thread.start()
+        thread.join()
+    steps = list(range(0, 4, every))
+    for quantity in ("value", "grad"):
+        assert [row["step"] for row in find(run.path, "(model):out.0", quantity)] == steps
+
+
+def test_a_checkpoint_that_fails_leaves_no_evaluation_to_begin_a_step(root):
+    model = nn.Linear(4, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with backlight.watch(model, optimizer, root=root) as run:
+        x = torch.ones(1, requires_grad=True)
+        with pytest.raises(ZeroDivisionError):
+            torch.utils.checkpoint.checkpoint(lambda _: 1 / 0, x, use_reentrant=True)
+        with torch.no_grad():
+            model(torch.ones(1, 4))
+        assert run.current_step == -1
 
 
 def test_calls_iterations_and_nested_outputs_have_names(root):

@@ -223,6 +223,61 @@ class TestNamedTensors:
         assert find(run.path, "out", "grad")[0]["count"] == 5
         assert find(run.path, "labels")[0]["dtype"] == "int64"
 
+    @pytest.mark.parametrize("every", [1, 3])
+    @pytest.mark.parametrize("disabled", [torch.no_grad, torch.inference_mode])
+    def test_what_is_named_without_gradients_before_a_step_is_of_that_step(
+        self, root, every, disabled
+    ):
+        model, optimizer = simple()
+        with backlight.watch(model, optimizer, root=root, every=every) as run:
+            for number in range(13):
+                with disabled():
+                    memory = run.tensor("memory", torch.full((5, 2), number), is_initial=True)
+                    target = run.tensor("target", torch.full((5, 1), float(number)), kind="target")
+                    changed = run.tensor("changed", torch.ones(3))
+                    changed += 1
+                    run.tensor("gone", torch.ones(3))
+                assert run.current_step == number - 1
+                train_once(model, optimizer)
+                assert memory.sum() >= target.sum()
+        recorded = list(range(0, 13, every))
+        for name, iteration in {"memory": -1, "target": 0}.items():
+            rows = find(run.path, name)
+            assert [(row["step"], row["mean"]) for row in rows] == [(n, n) for n in recorded]
+            assert {row["iteration"] for row in rows} == {iteration}
+        names = {site["name"] for site in read(run.path, "sites")}
+        assert not names & {"changed", "gone"}
+
+    def test_what_an_evaluation_names_is_of_no_step(self, root):
+        model, optimizer = simple()
+        x, state = torch.randn(5, 3), torch.zeros(2)
+
+        def evaluate() -> None:
+            for _ in range(2):
+                run.tensor("x", x)
+                run.tensor("state", state, is_initial=True)
+                run.tensor("out", model(x))
+
+        with backlight.watch(model, optimizer, root=root, every=1) as run:
+            for number in range(12):
+                with torch.no_grad():
+                    outs = evaluate()
+                    if number > 3:
+                        run.tensor("own state", state, is_initial=True)
+                    if number == 5:
+                        run.tensor("before", state)
+                if number == 6:
+                    with run.step(kind="said"):
+                        model(x)
+                if number == 7:
+                    with run.step(kind="said") as step:
+                        step.drop()
+                train_once(model, optimizer)
+                assert outs is None
+        assert not any(find(run.path, name) for name in ("x", "state", "out", "before"))
+        rows = find(run.path, "own state")
+        assert [row["step"] for row in rows] == [4, 5, 10, 11, 12, 13]
+
     def test_tap_names_a_tensor_inside_a_forward(self, root):
         class Tapped(nn.Module):
             def __init__(self):
@@ -664,6 +719,25 @@ class TestRawValues:
         assert {row["sample"] for row in rows} == {worst}
         by_hand = kept[0][0][worst].abs().mean().item()
         assert any(row["abs_mean"] == pytest.approx(by_hand) for row in rows)
+
+    @pytest.mark.parametrize(
+        ("most_bytes", "expected"),
+        [
+            (1 << 20, []),
+            (4000, ["step"]),
+            ((1 << 20, 12_000), ["run"]),
+            ((4000, 5000), ["step", "run"]),
+        ],
+    )
+    def test_an_event_says_once_that_a_budget_of_bytes_does_not_suffice(
+        self, root, most_bytes, expected
+    ):
+        run, _ = self.train(root, samples=2, value_bytes=most_bytes)
+        told = [row for row in read(run.path, "events") if row["kind"] == "values"]
+        assert [row["text"].split(" may have")[0].split()[-1] for row in told] == expected
+        assert [row["step"] for row in told] == [0, 2][: len(told)] or expected == ["run"]
+        left_out = sum(backlight.open(run.path).info.recorder["values_left_out"].values())
+        assert (left_out > 0) == bool(expected)
 
     def test_samples_can_be_balanced_over_categories(self, root):
         run, _ = self.train(root, samples=balanced(2))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+
 import loops
 import odd_loops
 import pytest
@@ -13,6 +15,7 @@ from torch import nn
 from torch.nn.modules import module as torch_module
 from torch.optim import optimizer as torch_optimizer
 from torch.utils._python_dispatch import _pop_mode
+from torch.utils.checkpoint import CheckpointFunction, checkpoint
 
 import backlight
 
@@ -128,6 +131,7 @@ def hooks(loop: loops.Loop) -> dict[str, object]:
         "dispatch modes": torch._C._len_torch_dispatch_stack(),
         "saved tensors": torch._C._autograd._top_saved_tensors_default_hooks(True),
         "backward": torch.Tensor.backward,
+        "checkpoints": vars(CheckpointFunction).get("apply"),
     }
     owners: list[tuple[str, object]] = [
         ("torch.nn", torch_module),
@@ -204,6 +208,79 @@ def test_gradients_belong_to_the_iteration_that_their_value_belongs_to(root):
     assert sorted(rows) == [0, 1, 2, 3]
     for iteration, row in rows.items():
         assert_row_is(row, Sight(states[iteration].grad, "input"), iteration)
+
+
+@pytest.mark.parametrize("times", [1, 2])
+def test_what_runs_before_the_first_iteration_is_told_from_what_runs_in_it(times, root):
+    torch.manual_seed(0)
+    cell = Tapping(3, 3)
+    optimizer = torch.optim.SGD(cell.parameters(), lr=0.1)
+    with backlight.watch(cell, optimizer, root=root, every=1) as run:
+        for _ in range(5):
+            states = [torch.zeros(2, 3, requires_grad=True)]
+            for _ in range(times):
+                states.append(cell(states[-1]))
+            for _ in range(2):
+                with run.iteration():
+                    states.append(cell(states[-1]))
+            for state in states:
+                state.retain_grad()
+            states[-1].sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    for name in ("(model){}:out.0", "{}state"):
+        for number, state in enumerate(states[1:], start=1):
+            call = f"#{number}" if 1 < number < times + 2 else ""
+            full = name.format(call if "model" in name else f"(model){call}:" if call else "")
+            for quantity, tensor in {"value": state.detach(), "grad": state.grad}.items():
+                [row] = find(run.path, full, quantity, step=4, iteration=max(number - times - 1, 0))
+                expected = Sight(tensor, row["tensor_class"], 1 if quantity == "value" else None)
+                assert_row_is(row, expected, (full, quantity))
+
+
+@pytest.mark.parametrize("where", ["after all", "in the last", "in each", "in micro-batches"])
+def test_a_checkpoints_gradients_are_of_the_iteration_that_ran_it_or_missing(where, root):
+    """Reentrant ones run again in the backward pass, where nothing tells iterations apart."""
+    torch.manual_seed(0)
+    model = nn.ModuleDict({"before": nn.Linear(3, 3), "cell": nn.Linear(3, 3)})
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    x = torch.ones(2, 3, requires_grad=True)
+    expected: dict[tuple[str, int], torch.Tensor] = {}
+
+    def run_again(name: str, given: torch.Tensor, iteration: int) -> torch.Tensor:
+        hidden = checkpoint(model[name], given, use_reentrant=True)
+        hidden.register_hook(lambda grad: expected.update({(name, iteration): grad}))
+        return hidden.tanh() * (iteration + 1)
+
+    with backlight.watch(model, optimizer, root=root, every=1) as run:
+        for _ in range(7):
+            expected.clear()
+            state = run_again("before", x, 0)
+            for number in range(3):
+                is_apart = where == "in micro-batches"
+                with nullcontext() if is_apart else run.iteration():
+                    state = run_again("cell", state, number)
+                    if where.startswith("in ") and (where != "in the last" or number == 2):
+                        state.sum().backward()
+                        state = state.detach().requires_grad_()
+            if where == "after all":
+                state.sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    found = {
+        (name, row["iteration"]): row
+        for name in ("before", "cell")
+        for row in find(run.path, f"{name}:out.0", "grad", step=6)
+    }
+    for (name, iteration), row in found.items():
+        assert_row_is(row, Sight(expected[name, iteration], "output"), (name, iteration))
+    is_told = {"after all": {("before", 0)}, "in the last": set()}
+    assert set(found) == is_told.get(where, set(expected))
+
+
+class Tapping(nn.Linear):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return backlight.tap(super().forward(x), "state")
 
 
 def test_in_inference_mode_a_change_in_place_is_seen(root):

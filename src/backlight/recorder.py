@@ -20,7 +20,7 @@ from torch import nn
 from backlight import telling
 from backlight.alarm import Happening
 from backlight.blackbox import StepRecord
-from backlight.capture import backward, scaling
+from backlight.capture import backward, checkpoints, scaling
 from backlight.capture.calls import FunctionCall
 from backlight.capture.compiling import Unseen, keep_out
 from backlight.capture.following import Following, steps_before_power_of_two
@@ -56,6 +56,7 @@ _perf = time.perf_counter
 _MOST_PASSES: Final = 1024
 _MOST_ROWS: Final = 300_000
 """So long may a step be that no optimizer ends: its rows are held in memory."""
+_MOST_LEASED: Final = 1 << 62  # which the kernel can count; `every=` may be any number
 
 
 class Step:
@@ -114,10 +115,11 @@ class Recorder:
             spent_bytes=earlier.value_bytes if earlier else 0,
         )
         self._is_keeping = samples is not None
-        self._is_spent = False  # the budget of raw values, as an event has said
+        self._has_told_cut = self._has_told_spent = False  # a budget of raw values, by an event
         self._own = StatisticBook(self._guard, earlier.info.statistics if earlier else ())
         self._observer = Observer(self._names, self._sites, self._guard, self._keeper)
         self._modules = ModuleCapture(self._names, self, self._observer)
+        self._observer.of_other_iterations = self._modules.of_other_iterations
         self._following = Following(
             current_module=lambda: self._modules.current_module,
             site_of=self._sites.number_of,
@@ -162,6 +164,7 @@ class Recorder:
         self._updates = 0  # that were not seen through by the course alone
         self._before_scaled = (0, 0)  # steps and updates when a scaler was asked for an update
         self._scale, self._left_out = 1.0, 0  # of a captured step, as its record has them
+        self._checkpoints = 0  # that are under way, which run without gradients at first
         self._is_finished = self._is_compiled = False
         self._unseen = Unseen()
         self._flows: FlowRecording | None = None  # where the user asked for some
@@ -191,6 +194,7 @@ class Recorder:
             [each.describe(own) for each in self._optimizers.all],
         )
         self._listen()
+        checkpoints.listen(self)  # in the first step's thread, whichever that will be
         self._prepare_step("train")
 
     def _listen(self) -> None:
@@ -244,6 +248,7 @@ class Recorder:
         self._first_forward.disarm()
         self._modules.remove()
         backward.ignore(self._course.on_loss)
+        checkpoints.ignore(self)
         scaling.ignore(self)
         self._following.close()
         self._observer.end()
@@ -330,12 +335,13 @@ class Recorder:
         is_looked_at = self._at_end or not self._journal.is_clear
         if cycle is None or last is None or is_looked_at or self._optimizers.sole() is None:
             return
+        reason, gap = cycle
         self._likeness.let_end(
             self._optimizers.all[0],
             self._modes,
             self._sites,
             last=last,
-            cycle=cycle,
+            cycle=(reason, min(gap, _MOST_LEASED)),
             sinks=self._journal.sinks(),
         )
 
@@ -352,7 +358,8 @@ class Recorder:
 
     def _lease(self) -> tuple[int, float]:
         """For how many steps after the next, and how many seconds, nobody has to be asked."""
-        return self._ledger.lease(self._course.step + 1, self._kind)
+        steps, secs = self._ledger.lease(self._course.step + 1, self._kind)
+        return min(steps, _MOST_LEASED), secs
 
     def _begin_with(self, module: nn.Module) -> None:
         """A step begins with a module, with which others then may begin as well."""
@@ -392,6 +399,7 @@ class Recorder:
         self._optimizers.begin()
         if self._is_captured or self._is_compiled:
             self._modules.restart_calls()
+            self._modules.begin_part()
         course.started, course.started_at = started, _ = _perf(), time.time()
         try:
             self._journal.send_if_due()
@@ -512,12 +520,13 @@ class Recorder:
             self._journal.event(self._course.step, "mode", text, -1)
 
     def _next_iteration(self) -> int:
-        if self._flows is not None:
-            self._flows.restart_calls()
         self._observer.iteration = number = self._course.iterations
         self._following.begin_iteration(number)
         self._course.iterations += 1
-        self._modules.restart_calls()
+        if number > 0:  # what came before the first one counts as part of it
+            self._modules.restart_calls()
+            if self._flows is not None:
+                self._flows.restart_calls()
         return number
 
     def _on_update(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
@@ -558,6 +567,21 @@ class Recorder:
         is_apart = self._is_in_iteration or optimizer.last_step == self._course.step
         self._observer.update_iteration = self._observer.iteration if is_apart else 0
         optimizer.last_step = self._course.step
+
+    def before_checkpoint(self) -> bool:
+        """Something is run without gradients that is run again to have them: a step may begin."""
+        if self._modules.is_elsewhere():
+            return False
+        self._checkpoints += 1
+        if not self._course.is_open:
+            self._first_forward.enter_checkpoint()
+        return True
+
+    def after_checkpoint(self) -> None:
+        """It has run."""
+        self._checkpoints -= 1
+        if not self._checkpoints:
+            self._first_forward.leave_checkpoint()
 
     def before_scaled(self, optimizer: torch.optim.Optimizer, scaler: GradScaler) -> None:
         """A scaler of gradients is to step an optimizer, unless these are not finite."""
@@ -620,6 +644,7 @@ class Recorder:
             try:
                 self._begin_update(optimizer)
                 self._observer.owned.without_update(optimizer)
+                self._tell_modes()
             except Exception as error:
                 self._guard.catch("reading parameters", error)
             self._observer.recording_secs += _perf() - started
@@ -737,8 +762,12 @@ class Recorder:
 
     def _tell_of_values(self) -> None:
         """Say what came of the raw values of the step that ends."""
-        if self._keeper.is_spent and not self._is_spent:
-            self._is_spent = True
+        if self._keeper.is_cut and not self._has_told_cut:
+            self._has_told_cut = True
+            text = "raw values take more bytes than a step may have: less of the largest is kept"
+            self._journal.event(self._course.step, "values", text)
+        if self._keeper.is_spent and not self._has_told_spent:
+            self._has_told_spent = True
             text = "raw values take as many bytes as the run may have: less of them is kept"
             self._journal.event(self._course.step, "values", text)
         if self._keeper.misfit is not None:
@@ -793,13 +822,18 @@ class Recorder:
 
     # -- what the modules say
 
+    @property
+    def is_in_iteration(self) -> bool:
+        """Whether the user has said that an iteration is under way."""
+        return self._is_in_iteration
+
     def on_pass(self) -> bool:
         """A forward pass begins: a step, or after a backward pass another part of one."""
         if is_in_backward():
             return self._course.is_open
         if self._is_finished:
             return False  # by a hook of the user's before this one
-        if not self._course.is_open and torch.is_grad_enabled():
+        if not self._course.is_open and (self._checkpoints or torch.is_grad_enabled()):
             self._open_step()
             self._observer.recording_secs = 0.0  # the hook that is under way counts it
         if self._course.is_open and self._observer.has_backward:
@@ -815,6 +849,7 @@ class Recorder:
                 self._keeper.begin_part(number)
         elif self._observer.is_keeping:
             self._keeper.reach(self._observer.iteration)
+        self._modules.begin_part()
 
     def _see_quietly(self, tensor_class: str, call: Call, place: str, tensor: torch.Tensor) -> None:
         # Otherwise each attribute of the tensor would be asked for through the mode.

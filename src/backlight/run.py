@@ -15,6 +15,7 @@ from backlight.alarm import Happening
 from backlight.anomaly.watching import WatchedAnomaly
 from backlight.capture.apart import is_apart
 from backlight.capture.modules import is_in_backward
+from backlight.capture.named import EarlyNames
 from backlight.capture.sites import ROOT
 from backlight.ending import under_way
 from backlight.errors import BacklightError, BacklightWarning, StopTraining
@@ -30,6 +31,7 @@ class Run(Recorder, TakesStatistics):
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         self._watches: list[FindingWatch] = []
+        self._early = EarlyNames()
         super().__init__(*arguments, **options)
 
     def __repr__(self) -> str:
@@ -218,11 +220,31 @@ class Run(Recorder, TakesStatistics):
         )
         if self._is_over("tensor") or self._is_wrong(wrong):
             return tensor
+        told: dict[str, Any]
+        told = {"batch_dim": batch_dim, "node": node, "role": role, "kind": kind}
         if torch.is_grad_enabled() and not self._course.is_open:
             self._open_step()
-        iteration = -1 if is_initial else self._observer.iteration
-        self._name(name, "", tensor, iteration, batch_dim, node=node, role=role, kind=kind)
+        if self._course.is_open:
+            iteration = -1 if is_initial else self._observer.iteration
+            self._name(name, "", tensor, iteration, **told)
+        elif self._is_captured:
+            self._likeness.expect_nothing()  # the next step begins with it
+            with self._guard("naming a tensor"):
+                self._early.put(name, tensor, is_initial=is_initial, **told)
         return tensor
+
+    def on_pass(self) -> bool:
+        """A forward pass begins: a part of a step, or an evaluation."""
+        is_part = super().on_pass()
+        if not is_part:
+            self._early.see_evaluation()
+        return is_part
+
+    def _begin_capture(self) -> None:
+        super()._begin_capture()
+        for name, tensor, told in self._early.take():
+            iteration = -1 if told.pop("is_initial") else 0
+            self._name(name, "", tensor, iteration, **told)
 
     def connect(self, source: torch.Tensor | str, sink: torch.Tensor | str) -> None:
         """Say that `sink` depends on `source`, where neither autograd nor data flow can tell.
@@ -312,7 +334,8 @@ class Run(Recorder, TakesStatistics):
             if not self._observer.on_named(site, tensor, iteration, batch_dim):
                 self._guard.mistake(
                     f"Two tensors are named {name!r} in one iteration: name the second one "
-                    "otherwise, or use run.iteration() around each pass of a loop."
+                    "otherwise, or use run.iteration() around each pass of a loop, also the first: "
+                    "what comes before it is part of it."
                 )
                 return
             self._losses.named.add(tensor, site)
@@ -364,6 +387,7 @@ class Run(Recorder, TakesStatistics):
             yield self._explicit or Step(self._course.step, kind)
             return
         self._end_step_under_way()
+        self._early.take()  # what was named before is not of this step
         self._prepare_step(telling.text(kind), decide=decide)
         is_wrong = self._is_wrong(telling.wrong_batch_size(batch_size))
         self._batch_size = None if is_wrong else batch_size

@@ -49,6 +49,10 @@ UNKNOWN: Final = -1
 class ModuleListener(Protocol):
     """What a recorder wants to know of the modules."""
 
+    @property
+    def is_in_iteration(self) -> bool:
+        """Whether the user has said that an iteration is under way."""
+
     def on_pass(self) -> bool:
         """A call begins that no other call is around; answer whether it is part of a step."""
 
@@ -91,7 +95,10 @@ class ModuleCapture(CallHooks):
         self.entered: list[tuple[str, int]] = []
         self._known: dict[tuple[str, str], list[Call]] = {}  # by number; [0] where it is unknown
         self._recomputed: dict[tuple[str, str], list[Call]] = {}
+        self._of_others: dict[tuple[str, str], list[Call]] = {}
+        self.of_other_iterations: set[Call] = set()  # maybe: calls that run again
         self._is_listening = self._is_settled = self._is_set = False
+        self._first_round = 0
         self._hooks = (
             (_global_forward_pre_hooks, self.before),
             (_global_forward_hooks_with_kwargs, True),
@@ -119,6 +126,7 @@ class ModuleCapture(CallHooks):
     def attach(self) -> None:
         """Start to listen; calls are counted from 1 again."""
         self._round += 1
+        self.begin_part()
         self._modules.clear()
         self._open.clear()
         self._is_listening = True
@@ -129,8 +137,15 @@ class ModuleCapture(CallHooks):
                 places[self] = hook
 
     def restart_calls(self) -> None:
-        """Count calls from 1 again."""
+        """Count calls from 1 again: another iteration begins."""
+        if self._rounds_since == 0:
+            self._first_round = self._round
+        self._rounds_since += 1
         self._round += 1
+
+    def begin_part(self) -> None:
+        """No call before this one may run again: a backward pass has been, or a step begins."""
+        self._rounds_since = 0
 
     @property
     def is_here(self) -> bool:
@@ -141,7 +156,8 @@ class ModuleCapture(CallHooks):
         """Look at the calls of this thread, and of no other for as long as it lives."""
         self._thread, self._trainer = get_ident(), current_thread()
 
-    def _is_elsewhere(self) -> bool:
+    def is_elsewhere(self) -> bool:
+        """Whether this is another thread than the one that trains, which still lives."""
         return not self.is_here and self._trainer is not None and self._trainer.is_alive()
 
     def settle(self) -> None:
@@ -176,7 +192,7 @@ class ModuleCapture(CallHooks):
         started = _perf()
         try:
             # First, because tracers put their own tensors into the model for a while.
-            if self._is_elsewhere() or is_apart() or is_symbolic():
+            if self.is_elsewhere() or is_apart() or is_symbolic():
                 return
             found = self.names.find(module)
             if found is None:
@@ -238,10 +254,22 @@ class ModuleCapture(CallHooks):
         if _graph_task() != -1:
             # Of several calls, nothing tells which one is run again.
             number = 1 if times <= 1 else 0
-            return _call(self._recomputed.setdefault(found, []), found, number, is_recomputed=True)
+            if self._has_iteration(callee):
+                known = self._recomputed.setdefault(found, [])
+                return _call(known, found, number, is_recomputed=True)
+            call = _call(self._of_others.setdefault(found, []), found, number, is_recomputed=True)
+            self.of_other_iterations.add(call)
+            return call
         callee.round, callee.times = self._round, times + 1
         number = times + 1 if times < MOST_CALLS else 0
         return _call(callee.calls, found, number)
+
+    def _has_iteration(self, callee: Callee) -> bool:
+        """Whether a call that runs again can only be one of the iteration under way."""
+        if self._rounds_since == 0:
+            return True
+        is_only = callee.round == self._first_round and callee.times == 1
+        return is_only and not self._listener.is_in_iteration
 
     def _after_call(self, module: nn.Module, args: Any, *rest: Any) -> None:
         started = _perf()
@@ -315,6 +343,8 @@ class FirstForward:
         self._on_fault = on_fault
         self.hook: Callable[..., None] = self._on_call
         self._hooks: Any = _global_forward_pre_hooks
+        self._key_in_checkpoint = object()
+        self._thread_of_checkpoint = 0
 
     def arm(self) -> None:
         """Wait for the next forward pass."""
@@ -324,6 +354,17 @@ class FirstForward:
     def disarm(self) -> None:
         """Stop waiting."""
         self._hooks.pop(self, None)
+        self.leave_checkpoint()
+
+    def enter_checkpoint(self) -> None:
+        """Wait for a forward pass without gradients, too: it is run again to have them."""
+        if self in self._hooks:
+            self._thread_of_checkpoint = get_ident()
+            self._hooks[self._key_in_checkpoint] = self._on_call_in_checkpoint
+
+    def leave_checkpoint(self) -> None:
+        """Those that come now are no part of a step."""
+        self._hooks.pop(self._key_in_checkpoint, None)
 
     def places(self) -> dict[str, Any]:
         """All that another hook needs which stands in for this one's where it can."""
@@ -340,8 +381,16 @@ class FirstForward:
         }
 
     def _on_call(self, module: nn.Module, args: Any) -> None:
+        if _is_grad_enabled():
+            self._begin_with(module)
+
+    def _on_call_in_checkpoint(self, module: nn.Module, args: Any) -> None:
+        if get_ident() == self._thread_of_checkpoint:
+            self._begin_with(module)
+
+    def _begin_with(self, module: nn.Module) -> None:
         try:
-            if not _is_grad_enabled() or is_symbolic() or is_apart():
+            if is_symbolic() or is_apart():
                 return
             if self._names.has(module) or self._names.find(unwrap(module)) is not None:
                 self.disarm()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -54,6 +54,7 @@ class Observer(Sights):
         self._seen: dict[int, Seen] = {}
         self._hooked: set[tuple[int, int]] = set()
         self.leaf_hooks: list[Any] = []  # on tensors that outlive the step's graph
+        self.of_other_iterations: Collection[Call] = ()  # maybe: calls whose gradients are missing
         self.named: dict[tuple[int, int], int | None] = {}  # which dimension counts samples
         if self.reducer.table is not None:
             self.use(self.reducer.table, self._seen, self._hooked)
@@ -113,7 +114,11 @@ class Observer(Sights):
         if dims != tensor.dim():
             site, dims, units = self._learn(tensor_class, call, place, tensor)
         if site >= 0:
-            self._see(tensor, site, tensor_class, units, is_recomputed=call.is_recomputed)
+            is_again = call.is_recomputed
+            is_followed = not (is_again and call in self.of_other_iterations)
+            self._see(
+                tensor, site, tensor_class, units, is_recomputed=is_again, is_followed=is_followed
+            )
 
     def _learn(
         self, tensor_class: str, call: Call, place: str, tensor: torch.Tensor
@@ -153,6 +158,7 @@ class Observer(Sights):
         units: int,
         *,
         is_recomputed: bool,
+        is_followed: bool = True,
         batch_dim: int | None = 0,
     ) -> None:
         over = batch_dim or 0
@@ -176,7 +182,7 @@ class Observer(Sights):
             self.graph.see(site, tensor, self.iteration, role=role)
         if self.is_keeping and not is_recomputed:
             self._keeper.observe(tensor, site, VALUE, self.iteration, batch_dim=batch_dim)
-        if tensor.requires_grad:
+        if is_followed and tensor.requires_grad:
             self._follow(tensor, seen, site)
 
     def _follow(self, tensor: torch.Tensor, seen: Seen, site: int) -> None:

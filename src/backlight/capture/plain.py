@@ -205,7 +205,7 @@ class CallHooks:
 
     _sights: Any = None
     hooks_secs = 0.0
-    _round = _thread = 0
+    _round = _rounds_since = _thread = 0
     is_quick = _is_listening = _is_set = False
     _hooks: tuple[tuple[Any, Any], ...] = ()
 

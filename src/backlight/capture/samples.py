@@ -76,6 +76,7 @@ class ValueKeeper:
         self.left_out: Counter[str] = Counter()
         self.misfit: str | None = None  # what the user told of the last step that fits no tensor
         self.is_spent = False  # the run's budget of bytes: from some step on less is kept
+        self.is_cut = False  # by a step's budget, what some step would have kept
         self.backwards = [""]  # the names of backward passes that quantities may speak of
         self._selection = selection
         self._step_bytes = most_bytes.step
@@ -329,7 +330,9 @@ class ValueKeeper:
 
     def _fit_budget(self, budget_bytes: int) -> None:
         wanted_bytes = sum([seen.plan.file_bytes for seen in self._seen if seen.values is not None])
-        self.is_spent |= wanted_bytes > budget_bytes == self._run_bytes_left
+        if wanted_bytes > budget_bytes:
+            is_of_run = budget_bytes == self._run_bytes_left
+            self.is_spent, self.is_cut = self.is_spent or is_of_run, self.is_cut or not is_of_run
         if wanted_bytes > budget_bytes or self._neuron_steps:
             self._shrink(budget_bytes)
 

@@ -175,6 +175,7 @@ class CallHooks:
     _is_listening: bool
     _is_set: bool
     _round: int
+    _rounds_since: int
     _thread: int
     is_quick: bool
     def before(self, module: Any, args: Any, /) -> None: ...

@@ -95,6 +95,7 @@ static int begin_alike(Likeness *l, int64_t step) {
     s->iteration = 0;
     s->recording_secs = h->hooks_secs = 0.0;
     h->round++;
+    h->rounds_since = 0;
     h->is_quick = 1;
     l->is_under_way = 1;
     l->is_given_up = 0;

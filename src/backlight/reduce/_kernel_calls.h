@@ -44,6 +44,7 @@ typedef struct {
     double hooks_secs;
     int64_t round; /* calls are counted from 1 again in each */
     unsigned long thread;
+    int rounds_since; /* how many iterations have begun since no call before may run again */
     char is_quick, is_listening, is_set; /* the last: in torch's dictionaries */
 } CallHooks;
 static PyTypeObject *hooks_type;
@@ -316,6 +317,7 @@ static PyMemberDef hooks_members[] = {
     {"_is_listening", T_BOOL, offsetof(CallHooks, is_listening), 0, "Whether calls are told of."},
     {"_is_set", T_BOOL, offsetof(CallHooks, is_set), 0, "Whether it is in those dictionaries."},
     {"_round", T_LONGLONG, offsetof(CallHooks, round), 0, "Calls are counted from 1 again in each."},
+    {"_rounds_since", T_INT, offsetof(CallHooks, rounds_since), 0, "How many iterations have begun since no call before may run again."},
     {"_thread", T_ULONG, offsetof(CallHooks, thread), 0, "The thread that trains."},
     MEMBER(CallHooks, T_BOOL, is_quick, "Whether plain calls need no Python."),
     {NULL, 0, 0, 0, NULL},
