@@ -23,6 +23,7 @@ import torch
 from reading import read
 from test_course import TIMES, X, simple, train_once
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 import backlight
 from backlight.capture.likeness import StepLikeness
@@ -172,6 +173,24 @@ def updates_that_fail(watch: Watch) -> None:
             if number % 9 == 4:
                 is_bad = False
                 optimizer.step()
+
+
+def checkpoints_after_iterations(watch: Watch) -> None:
+    """What runs again in a backward pass is of another iteration only where there were some."""
+    model, optimizer = simple()
+    with watch(model, optimizer) as run:
+        for number in range(60):
+            optimizer.zero_grad()
+            x = X.clone().requires_grad_()
+            if number % 12 < 4:
+                for _ in range(2):
+                    with run.iteration():
+                        checkpoint(model, x, use_reentrant=True).mean().backward()
+            else:
+                model[1](model[0](x)).sum().backward()
+                if number % 12 > 8:
+                    checkpoint(model, x, use_reentrant=True).mean().backward()
+            optimizer.step()
 
 
 def inner_updates(watch: Watch) -> None:
@@ -447,6 +466,7 @@ DETERMINED = [make for make in odd_loops.ALL if make is not odd_loops.calls_from
 
 OWN = [
     losses_of_several_kinds, passes_and_iterations, updates_that_fail, inner_updates,
+    checkpoints_after_iterations,
     closures_now_and_then, modules_beside_the_model, parts_that_change, empty_places,
     parameters_that_are_swapped, memory_and_modes, updates_that_are_left_out, more_is_asked_for,
     kinds, structures,

@@ -199,6 +199,9 @@ static int may_be_spike(Course *course, double loss) {
     double sorted[WINDOW], least = course->window[0];
     for (int i = 1; i < length; i++) least = course->window[i] < least ? course->window[i] : least;
     if (0 < loss && loss <= 2 * least) return 0;
+    int large = 0; /* where most are at least half as large, the median is */
+    for (int i = 0; i < length; i++) large += 2 * course->window[i] >= loss;
+    if (0 < loss && large > length / 2) return 0;
     memcpy(sorted, course->window, (size_t)length * sizeof *sorted);
     double middle = median_of(sorted, length), size = fabs(middle);
     if (loss - middle <= (size > 1e-12 ? size : 1e-12)) return 0;
