@@ -140,13 +140,13 @@ class Journal:
         """Write that the user looks for an anomaly."""
         self._info.anomalies = {**self._info.anomalies, name: expression}
         self._put(self._writer.write_info, self._info)
-        self._send()
+        self.send()
 
     def statistics(self, told: list[dict[str, str]]) -> None:
         """Write which statistics of its own the run has, before the first rows that have them."""
         self._info.statistics = told
         self._put(self._writer.write_info, self._info)
-        self._send()
+        self.send()
 
     def sites(self, new_sites: list[dict[str, Any]]) -> None:
         """Write sites, before the first statistics that name them."""
@@ -270,7 +270,7 @@ class Journal:
         """Write a note."""
         row = {"step": step, "text": printable(text), "written_at": time.time()}
         self._put_row("notes", row)
-        self._send()
+        self.send()
 
     def graph(self, signature: str, graph: dict[str, Any]) -> None:
         """Write a graph, once for each structure."""
@@ -288,7 +288,7 @@ class Journal:
             "happened_at": time.time(),
         }
         self._put_row("events", row)
-        self._send()
+        self.send()
 
     @property
     def is_stopped(self) -> bool:
@@ -299,11 +299,16 @@ class Journal:
         """Write what waits, if it has waited long enough or belongs to a step that is written."""
         is_late = is_between_steps and self._is_last_recorded
         if is_late or _perf() - self.sent_at > _FLUSH_SECS:
-            self._send()
+            self.send()
+
+    def send(self) -> None:
+        """Write what waits."""
+        self.before_writing()
+        self._hand_over()
 
     def flush(self) -> None:
         """Write all of it, and wait until it is written."""
-        self._send()
+        self.send()
         if not self._is_stopped:
             self._scribe.flush()
         self._tell_troubles()
@@ -315,7 +320,7 @@ class Journal:
 
     def finish(self, status: Literal["finished", "failed"]) -> None:
         """Write what waits and how the run ended."""
-        self._send()
+        self.send()
         if self._is_abandoned:
             return
         if not self._scribe.close(END_SECS):
@@ -378,11 +383,6 @@ class Journal:
     def _add_rows(self, table: str, rows: list[dict[str, Any]]) -> None:
         with self._putting:
             self._rows.setdefault(table, []).extend(rows)
-
-    def _send(self) -> None:
-        """Write what waits."""
-        self.before_writing()
-        self._hand_over()
 
     def _hand_over(self) -> None:
         """Write it by the thread, if the disk is slow or the thread still writes, else at once."""

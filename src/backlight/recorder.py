@@ -332,8 +332,11 @@ class Recorder:
     def _let_end_alike(self) -> None:
         """Let the kernel end it too, if nobody has to look at its end."""
         cycle, last = self._ledger.cycle(), self._following.usual_end("train")
-        is_looked_at = self._at_end or not self._journal.is_clear
-        if cycle is None or last is None or is_looked_at or self._optimizers.sole() is None:
+        if cycle is None or last is None or self._at_end or self._optimizers.sole() is None:
+            return
+        if self._is_captured:
+            self._journal.send()  # what waits, which else would wait for the end of that step
+        if not self._journal.is_clear:
             return
         reason, gap = cycle
         self._likeness.let_end(
