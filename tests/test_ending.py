@@ -311,3 +311,16 @@ def test_a_dropout_that_is_switched_off_is_told(root: Path) -> None:
             train_once(model, optimizer)
     (event,) = read(run.path, "events")
     assert (event["step"], event["kind"]) == (15, "mode")
+
+
+def test_steps_stay_in_order_where_what_is_logged_is_no_number(root: Path) -> None:
+    """What waits is handed over for it, and it is then not written itself."""
+    run: Any = plain_run(root, 73, every=5)
+    with pytest.raises(backlight.BacklightError):
+        run.log(accuracy="a text")
+    before = ended_in(run)
+    for _ in range(12):
+        run.train()
+    assert ended_in(run) > before
+    run.finish()
+    assert steps_in(run, "steps") == list(range(85))

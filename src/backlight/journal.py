@@ -308,7 +308,8 @@ class Journal:
 
     def flush(self) -> None:
         """Write all of it, and wait until it is written."""
-        self.send()
+        self.before_putting()  # in any thread: no step that ends meanwhile may be written first
+        self._hand_over()
         if not self._is_stopped:
             self._scribe.flush()
         self._tell_troubles()

@@ -60,10 +60,13 @@ class Ledger:
         """Take in what a course has passed over, before anything else is written."""
         self._course = course
         self._journal.before_writing = self.gather
-        self._journal.before_putting = self._come_between
+        self._journal.before_putting = self.come_between
 
-    def _come_between(self) -> None:
-        """Something is to be written that the course knows nothing of, so it writes no more."""
+    def come_between(self) -> None:
+        """Something is to be written that the course knows nothing of, so it writes no more.
+
+        Else it could write a step before those that wait in the journal from now on.
+        """
         if self._course is not None:
             self._course.ends_alike = False
         self.gather()
