@@ -228,6 +228,7 @@ class Recorder:
         """End the run, and say why in an event, where that is not the usual end."""
         if self._is_finished:
             return
+        self._ledger.take_over()
         with self._guard("ending the run"):
             self._end_step_under_way(is_cut_short=True)
             if self.has_blackbox or why:
@@ -242,8 +243,9 @@ class Recorder:
     def _let_go(self) -> None:
         """Remove every hook, and see nothing more."""
         self._is_finished = True
-        self._course.is_plain = self._course.ends_alike = False
+        self._course.is_plain = False
         self._course.is_over = True
+        self._ledger.take_over()
         dismiss(self)
         self._first_forward.disarm()
         self._modules.remove()
@@ -257,6 +259,7 @@ class Recorder:
 
     def abandon(self) -> None:
         """In a forked child: leave the run to the process that began it."""
+        self._course.is_writing = False  # if so, by a thread that is not here
         self._journal.abandon()
         self.end_with("finished", "")
 
