@@ -419,3 +419,29 @@ def test_a_file_that_ends_while_a_thread_writes_to_it_ends_behind_that(root: Pat
     run.train()
     run.finish()
     assert steps_in(run, "steps") == sorted({*steps_in(run, "stats")}) == list(range(WARM + 2))
+
+
+@pytest.mark.parametrize("every", [1, 3])
+def test_a_run_that_another_thread_ends_between_two_steps_leaves_no_hook(
+    root: Path, every: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where the one that trains was about to wait for the next step."""
+    run: Any = plain_run(root, WARM, every=every)
+    wants = run._ledger.wants
+
+    def finish_meanwhile(step: int, kind: str) -> str | None:
+        if not run._is_finished:
+            ender = Thread(target=run.finish)
+            ender.start()
+            ender.join()
+        return wants(step, kind)
+
+    run._ledger.come_between()
+    monkeypatch.setattr(run._ledger, "wants", finish_meanwhile)
+    while not run._is_finished:
+        run.train()
+    assert not any(dict(places) for places, _ in run._modules._hooks)
+    assert not any(held.hooks for held in run._observer.owned._all)
+    last = run.current_step
+    run.train()
+    assert steps_in(run, "steps") == list(range(last + 1))

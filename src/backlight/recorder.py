@@ -247,15 +247,20 @@ class Recorder:
         self._course.is_over = True
         self._ledger.take_over()
         dismiss(self)
-        self._first_forward.disarm()
-        self._modules.remove()
+        self._remove_hooks()
         backward.ignore(self._course.on_loss)
         checkpoints.ignore(self)
         scaling.ignore(self)
         self._following.close()
         self._observer.end()
-        self._observer.owned.release()
         self._optimizers.detach()
+
+    def _remove_hooks(self) -> None:
+        """Wait for no step, and leave nothing on modules and parameters."""
+        self._course.is_plain = False
+        self._first_forward.disarm()
+        self._modules.remove()
+        self._observer.owned.release()
 
     def abandon(self) -> None:
         """In a forked child: leave the run to the process that began it."""
@@ -301,6 +306,8 @@ class Recorder:
             else:
                 self._first_forward.arm()
         self._prepare_course()
+        if self._is_finished:  # by another thread, in between
+            self._remove_hooks()
 
     def _prepare_course(self) -> None:
         """Say whether the step to come, and those after it, can do without the functions here."""
