@@ -344,7 +344,7 @@ def test_a_user_who_interrupts_while_rows_are_written_is_heard(
     assert steps_in(run, "steps") == list(range(run.current_step + 1))
 
 
-def _interrupt(**told: Any) -> None:
+def _interrupt(*given: Any, **told: Any) -> None:
     raise KeyboardInterrupt
 
 
@@ -445,3 +445,41 @@ def test_a_run_that_another_thread_ends_between_two_steps_leaves_no_hook(
     last = run.current_step
     run.train()
     assert steps_in(run, "steps") == list(range(last + 1))
+
+
+def test_a_step_that_was_written_when_the_user_interrupts_is_not_written_again(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    python_ends(monkeypatch)
+    for every in (1, 1000):  # a recorded step, and one that is not
+        run: Any = plain_run(root, WARM, every=every)
+        run._course.leased_steps = 0
+        run._course.is_plain = False
+        with monkeypatch.context() as patch:
+            patch.setattr(run, "_prepare_step", _interrupt)
+            with pytest.raises(KeyboardInterrupt):
+                run.train()
+        for _ in range(3):
+            run.train()
+        run.finish()
+        assert steps_in(run, "steps") == list(range(WARM + 4))
+
+
+@pytest.mark.parametrize("table", ["stats", "steps"])
+def test_a_run_that_ends_while_python_writes_a_step_in_another_thread_has_it_once(
+    root: Path, table: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    python_ends(monkeypatch)
+    run: Any = plain_run(root, WARM)
+    slow = Slow(run, table)
+    taken: list[bytes] = []
+    ender = Timer(0.2, run.finish)
+    disk = Timer(0.6, lambda: taken.append(slow.take()))
+    for thread in (ender, disk):
+        thread.start()
+    run.train()
+    for thread in (ender, disk):
+        thread.join()
+    slow.put_in_place(taken[0])
+    assert steps_in(run, "steps") == sorted({*steps_in(run, "stats")}) == list(range(WARM + 1))
+    assert read(run.path, "steps")[-1]["recorded"]

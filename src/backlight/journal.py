@@ -331,7 +331,7 @@ class Journal:
                 f"{END_SECS:.0f} s: the last steps are missing from the run."
             )
             return
-        with suppress(OSError):
+        with suppress(OSError), self._writing:  # which another thread may be about
             self._writer.close()
         try:
             self._tell_troubles()

@@ -726,6 +726,7 @@ class Recorder:
         try:
             row = self._row(is_recorded=False, reason="", signature="")
             row["recording_secs"] += _perf() - started
+            self._course.is_open = False  # as in _settle
             self._ledger.pass_over(row)
         except Exception as error:
             self._guard.catch("writing a step", error)
@@ -811,6 +812,7 @@ class Recorder:
         row["duration_secs"] += writing_secs
         row["recording_secs"] += self._modules.hooks_secs + _perf() - started + writing_secs
         record.scale, record.left_out = self._scale, self._left_out
+        self._course.is_open = False  # so that nobody ends it again, should the user interrupt
         self._ledger.settle(record, is_decided=decision is not None)
 
     def _row(self, *, is_recorded: bool, reason: str, signature: str) -> dict[str, Any]:
