@@ -483,3 +483,26 @@ def test_a_run_that_ends_while_python_writes_a_step_in_another_thread_has_it_onc
     slow.put_in_place(taken[0])
     assert steps_in(run, "steps") == sorted({*steps_in(run, "stats")}) == list(range(WARM + 1))
     assert read(run.path, "steps")[-1]["recorded"]
+
+
+def test_an_interrupt_that_comes_while_a_row_is_written_writes_it_once(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Python tells of a signal when the call that writes has returned."""
+    python_ends(monkeypatch)
+    run: Any = plain_run(root, WARM)
+    append = streams.StreamSeries.append
+
+    def append_and_interrupt(series: streams.StreamSeries, batch: Any) -> None:
+        append(series, batch)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(streams.StreamSeries, "append", append_and_interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            run.train()
+    run.train()
+    run.finish()
+    stats = steps_in(run, "stats")
+    assert stats.count(WARM) == stats.count(WARM - 1)
+    assert steps_in(run, "steps") == list(range(WARM + 2))

@@ -436,11 +436,16 @@ class Journal:
             calls.append((append_rows, each))
         while calls and not self._is_stopped:
             write, arguments = calls[0]
+            before = self._writer.bytes_written
             try:
                 write(*arguments)
             except Exception as error:
                 self._is_stopped = isinstance(error, OSError)
                 self._troubles.append(error)
+            except BaseException:  # the user interrupts: maybe when it was written
+                if self._writer.bytes_written != before:
+                    del calls[0]
+                raise
             del calls[0]
 
 
