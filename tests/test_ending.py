@@ -8,8 +8,9 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
-from threading import Thread
+from threading import Thread, Timer
 from typing import Any
 
 import pytest
@@ -26,6 +27,7 @@ from backlight.reduce import native
 from backlight.run import Run
 from backlight.schema import SCALARS, STEPS
 from backlight.store import streams
+from backlight.store.messages import END
 from backlight.store.resume import read_progress
 
 pytestmark = pytest.mark.skipif(not native.can_write, reason="the kernel does not write here")
@@ -311,3 +313,196 @@ def test_a_dropout_that_is_switched_off_is_told(root: Path) -> None:
             train_once(model, optimizer)
     (event,) = read(run.path, "events")
     assert (event["step"], event["kind"]) == (15, "mode")
+
+
+def test_steps_stay_in_order_where_what_is_logged_is_no_number(root: Path) -> None:
+    """What waits is handed over for it, and it is then not written itself."""
+    run: Any = plain_run(root, 73, every=5)
+    with pytest.raises(backlight.BacklightError):
+        run.log(accuracy="a text")
+    before = ended_in(run)
+    for _ in range(12):
+        run.train()
+    assert ended_in(run) > before
+    run.finish()
+    assert steps_in(run, "steps") == list(range(85))
+
+
+def test_a_user_who_interrupts_while_rows_are_written_is_heard(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also without strict mode, where faults are only told: it is none."""
+    monkeypatch.setenv("BACKLIGHT_STRICT", "0")
+    run: Any = plain_run(root, WARM)
+    with monkeypatch.context() as patch:
+        patch.setattr(run._journal, "send_if_due", _interrupt)
+        run._course.sent_at -= 3600  # what waits is due
+        with pytest.raises(KeyboardInterrupt):
+            run.train()
+    run.train()
+    run.finish()
+    assert steps_in(run, "steps") == list(range(run.current_step + 1))
+
+
+def _interrupt(*given: Any, **told: Any) -> None:
+    raise KeyboardInterrupt
+
+
+class Slow:
+    """A disk that takes what is written to a table only when it is told to."""
+
+    def __init__(self, run: Any, table: str) -> None:
+        self._out, pipe = os.pipe()
+        os.set_blocking(pipe, False)
+        with suppress(BlockingIOError):
+            while True:
+                os.write(pipe, bytes(4096))
+        os.set_blocking(pipe, True)
+        sink = run._journal._writer.sink_of(table)
+        self._file = os.dup(sink.descriptor)
+        sink.has_links = False
+        os.dup2(pipe, sink.descriptor)
+        os.close(pipe)
+
+    def take(self) -> bytes:
+        """All that was written until the file is closed."""
+        taken = bytearray()
+        while part := os.read(self._out, 1 << 16):
+            taken += part
+        os.close(self._out)
+        return bytes(taken).lstrip(b"\0")
+
+    def put_in_place(self, written: bytes) -> None:
+        """What was taken is in the file that it was meant for."""
+        os.write(self._file, written)
+        os.close(self._file)
+
+
+@pytest.mark.parametrize("table", ["stats", "steps"])
+def test_a_run_that_another_thread_ends_while_a_step_is_written_has_that_step(
+    root: Path, table: str
+) -> None:
+    run: Any = plain_run(root, WARM)
+    before = ended_in(run)
+    slow = Slow(run, table)
+    taken: list[bytes] = []
+    ender = Timer(0.2, run.finish)
+    disk = Timer(0.6, lambda: taken.append(slow.take()))
+    for thread in (ender, disk):
+        thread.start()
+    run.train()
+    for thread in (ender, disk):
+        thread.join()
+    assert ended_in(run) == before + 1
+    assert taken[0].endswith(END)  # once all was written
+    slow.put_in_place(taken[0])
+    assert steps_in(run, "steps") == sorted({*steps_in(run, "stats")}) == list(range(WARM + 1))
+    assert read(run.path, "steps")[-1]["recorded"]
+    assert json.loads((run.path / "run.json").read_text())["recorder"]["steps"] == WARM + 1
+
+
+def test_a_file_that_ends_while_a_thread_writes_to_it_ends_behind_that(root: Path) -> None:
+    run: Any = plain_run(root, WARM)
+    series = run._journal._writer._streams["stats"]
+    slow = Slow(run, "stats")
+    taken: list[bytes] = []
+    ender = Timer(0.2, lambda: series._end_segment(is_last=False))
+    disk = Timer(0.6, lambda: taken.append(slow.take()))
+    for thread in (ender, disk):
+        thread.start()
+    run.train()
+    for thread in (ender, disk):
+        thread.join()
+    assert taken[0].endswith(END)
+    assert (series.sink.descriptor, series.sink.size_bytes) == (-1, 0)
+    slow.put_in_place(taken[0])
+    run.train()
+    run.finish()
+    assert steps_in(run, "steps") == sorted({*steps_in(run, "stats")}) == list(range(WARM + 2))
+
+
+@pytest.mark.parametrize("every", [1, 3])
+def test_a_run_that_another_thread_ends_between_two_steps_leaves_no_hook(
+    root: Path, every: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where the one that trains was about to wait for the next step."""
+    run: Any = plain_run(root, WARM, every=every)
+    wants = run._ledger.wants
+
+    def finish_meanwhile(step: int, kind: str) -> str | None:
+        if not run._is_finished:
+            ender = Thread(target=run.finish)
+            ender.start()
+            ender.join()
+        return wants(step, kind)
+
+    run._ledger.come_between()
+    monkeypatch.setattr(run._ledger, "wants", finish_meanwhile)
+    while not run._is_finished:
+        run.train()
+    assert not any(dict(places) for places, _ in run._modules._hooks)
+    assert not any(held.hooks for held in run._observer.owned._all)
+    last = run.current_step
+    run.train()
+    assert steps_in(run, "steps") == list(range(last + 1))
+
+
+def test_a_step_that_was_written_when_the_user_interrupts_is_not_written_again(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    python_ends(monkeypatch)
+    for every in (1, 1000):  # a recorded step, and one that is not
+        run: Any = plain_run(root, WARM, every=every)
+        run._course.leased_steps = 0
+        run._course.is_plain = False
+        with monkeypatch.context() as patch:
+            patch.setattr(run, "_prepare_step", _interrupt)
+            with pytest.raises(KeyboardInterrupt):
+                run.train()
+        for _ in range(3):
+            run.train()
+        run.finish()
+        assert steps_in(run, "steps") == list(range(WARM + 4))
+
+
+@pytest.mark.parametrize("table", ["stats", "steps"])
+def test_a_run_that_ends_while_python_writes_a_step_in_another_thread_has_it_once(
+    root: Path, table: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    python_ends(monkeypatch)
+    run: Any = plain_run(root, WARM)
+    slow = Slow(run, table)
+    taken: list[bytes] = []
+    ender = Timer(0.2, run.finish)
+    disk = Timer(0.6, lambda: taken.append(slow.take()))
+    for thread in (ender, disk):
+        thread.start()
+    run.train()
+    for thread in (ender, disk):
+        thread.join()
+    slow.put_in_place(taken[0])
+    assert steps_in(run, "steps") == sorted({*steps_in(run, "stats")}) == list(range(WARM + 1))
+    assert read(run.path, "steps")[-1]["recorded"]
+
+
+def test_an_interrupt_that_comes_while_a_row_is_written_writes_it_once(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Python tells of a signal when the call that writes has returned."""
+    python_ends(monkeypatch)
+    run: Any = plain_run(root, WARM)
+    append = streams.StreamSeries.append
+
+    def append_and_interrupt(series: streams.StreamSeries, batch: Any) -> None:
+        append(series, batch)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(streams.StreamSeries, "append", append_and_interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            run.train()
+    run.train()
+    run.finish()
+    stats = steps_in(run, "stats")
+    assert stats.count(WARM) == stats.count(WARM - 1)
+    assert steps_in(run, "steps") == list(range(WARM + 2))

@@ -41,7 +41,7 @@ class PlainCourse:
         self.before_update, self.after_update = before_update, after_update
         self.step = -1
         self.is_open = False
-        self.is_plain = self.is_captured = self.ends_alike = False
+        self.is_plain = self.is_captured = self.ends_alike = self.is_writing = False
         self.reason: str | None = None
         self.is_over = self.must_send = self.sees_loss = False
         self.iterations = self.passes = 0

@@ -308,7 +308,8 @@ class Journal:
 
     def flush(self) -> None:
         """Write all of it, and wait until it is written."""
-        self.send()
+        self.before_putting()  # in any thread: no step that ends meanwhile may be written first
+        self._hand_over()
         if not self._is_stopped:
             self._scribe.flush()
         self._tell_troubles()
@@ -330,7 +331,7 @@ class Journal:
                 f"{END_SECS:.0f} s: the last steps are missing from the run."
             )
             return
-        with suppress(OSError):
+        with suppress(OSError), self._writing:  # which another thread may be about
             self._writer.close()
         try:
             self._tell_troubles()
@@ -435,11 +436,16 @@ class Journal:
             calls.append((append_rows, each))
         while calls and not self._is_stopped:
             write, arguments = calls[0]
+            before = self._writer.bytes_written
             try:
                 write(*arguments)
             except Exception as error:
                 self._is_stopped = isinstance(error, OSError)
                 self._troubles.append(error)
+            except BaseException:  # the user interrupts: maybe when it was written
+                if self._writer.bytes_written != before:
+                    del calls[0]
+                raise
             del calls[0]
 
 

@@ -23,6 +23,7 @@ from backlight.store.values import StepValues
 from backlight.telling import text as printable
 
 _perf = time.perf_counter
+_MOMENT_SECS: Final = 50e-6
 _FOR_EVER: Final = (sys.maxsize, inf)
 
 
@@ -48,6 +49,7 @@ class Ledger:
         self._guard = guard
         self._give_back = give_back  # the raw values of a step that is not written
         self._course: Course | None = None
+        self._is_sole = False  # it writes nothing by itself any more
         self._asked: tuple[int, str] | None = None  # what the schedule was asked last
         self._reason: str | None = None  # and what it answered
 
@@ -60,13 +62,24 @@ class Ledger:
         """Take in what a course has passed over, before anything else is written."""
         self._course = course
         self._journal.before_writing = self.gather
-        self._journal.before_putting = self._come_between
+        self._journal.before_putting = self.come_between
 
-    def _come_between(self) -> None:
-        """Something is to be written that the course knows nothing of, so it writes no more."""
+    def come_between(self) -> None:
+        """Something is to be written that the course knows nothing of, so it writes no more.
+
+        Else it could write a step before those that wait in the journal from now on.
+        """
         if self._course is not None:
             self._course.ends_alike = False
         self.gather()
+
+    def take_over(self) -> None:
+        """From now on the course ends and writes nothing, nor does it still, in another thread."""
+        self._is_sole = True
+        if self._course is not None:
+            self._course.ends_alike = False
+            while self._course.is_writing:
+                time.sleep(_MOMENT_SECS)
 
     def gather(self) -> None:
         """Take in the steps and scalars that wait in the course, or that it has written."""
@@ -98,7 +111,7 @@ class Ledger:
         None also where the end of a step has to be looked at.
         """
         is_looked_at = self.anomalies or self.box.steps or not self._alarm.is_calm
-        return None if is_looked_at else cycle(self._schedule)
+        return None if self._is_sole or is_looked_at else cycle(self._schedule)
 
     def lease(self, step: int, kind: str) -> tuple[int, float]:
         """For how many steps after one that is not wanted, and seconds, none is looked at."""

@@ -228,6 +228,7 @@ class Recorder:
         """End the run, and say why in an event, where that is not the usual end."""
         if self._is_finished:
             return
+        self._ledger.take_over()
         with self._guard("ending the run"):
             self._end_step_under_way(is_cut_short=True)
             if self.has_blackbox or why:
@@ -242,21 +243,28 @@ class Recorder:
     def _let_go(self) -> None:
         """Remove every hook, and see nothing more."""
         self._is_finished = True
-        self._course.is_plain = self._course.ends_alike = False
+        self._course.is_plain = False
         self._course.is_over = True
+        self._ledger.take_over()
         dismiss(self)
-        self._first_forward.disarm()
-        self._modules.remove()
+        self._remove_hooks()
         backward.ignore(self._course.on_loss)
         checkpoints.ignore(self)
         scaling.ignore(self)
         self._following.close()
         self._observer.end()
-        self._observer.owned.release()
         self._optimizers.detach()
+
+    def _remove_hooks(self) -> None:
+        """Wait for no step, and leave nothing on modules and parameters."""
+        self._course.is_plain = False
+        self._first_forward.disarm()
+        self._modules.remove()
+        self._observer.owned.release()
 
     def abandon(self) -> None:
         """In a forked child: leave the run to the process that began it."""
+        self._course.is_writing = False  # if so, by a thread that is not here
         self._journal.abandon()
         self.end_with("finished", "")
 
@@ -298,6 +306,8 @@ class Recorder:
             else:
                 self._first_forward.arm()
         self._prepare_course()
+        if self._is_finished:  # by another thread, in between
+            self._remove_hooks()
 
     def _prepare_course(self) -> None:
         """Say whether the step to come, and those after it, can do without the functions here."""
@@ -716,6 +726,7 @@ class Recorder:
         try:
             row = self._row(is_recorded=False, reason="", signature="")
             row["recording_secs"] += _perf() - started
+            self._course.is_open = False  # as in _settle
             self._ledger.pass_over(row)
         except Exception as error:
             self._guard.catch("writing a step", error)
@@ -801,6 +812,7 @@ class Recorder:
         row["duration_secs"] += writing_secs
         row["recording_secs"] += self._modules.hooks_secs + _perf() - started + writing_secs
         record.scale, record.left_out = self._scale, self._left_out
+        self._course.is_open = False  # so that nobody ends it again, should the user interrupt
         self._ledger.settle(record, is_decided=decision is not None)
 
     def _row(self, *, is_recorded: bool, reason: str, signature: str) -> dict[str, Any]:

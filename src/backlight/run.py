@@ -58,7 +58,7 @@ class Run(Recorder, TakesStatistics):
         """
         if self._course.log(scalars) or self._is_over("log"):
             return
-        self._ledger.gather()
+        self._ledger.come_between()
         for name, value in scalars.items():
             number = self._journal.scalar(max(self._course.step, 0), name, value)
             if number is not None:

@@ -83,6 +83,7 @@ class Sink:
         /,
     ) -> None: ...
     def write(self, rows: tuple[int, bytes, bytes, bytes], /) -> None: ...
+    def let_go(self) -> tuple[int, int]: ...
 
 class Seen:
     row: int | None
@@ -233,6 +234,7 @@ class Course:
     is_captured: bool
     reason: str | None
     ends_alike: bool
+    is_writing: bool
     is_over: bool
     must_send: bool
     sees_loss: bool

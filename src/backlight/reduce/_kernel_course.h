@@ -372,6 +372,7 @@ static PyMemberDef course_members[] = {
     {"is_captured", T_BOOL, offsetof(Course, is_captured), 0, "Whether it, or the next one, is captured."},
     {"reason", T_OBJECT, offsetof(Course, reason), 0, "Why, if the schedule wants it; else None."},
     {"ends_alike", T_BOOL, offsetof(Course, ends_alike), 0, "Whether captured steps that are like the last one are ended here."},
+    {"is_writing", T_BOOL, offsetof(Course, is_writing), 0, "Whether a thread writes rows of steps or scalars here."},
     {"is_over", T_BOOL, offsetof(Course, is_over), 0, "Whether the run is over: what is logged then is for Python."},
     {"must_send", T_BOOL, offsetof(Course, must_send), 0, "Whether what is logged is written at once, as the step that has just ended was."},
     {"sees_loss", T_BOOL, offsetof(Course, sees_loss), 0, "Whether of a step that is not plain the loss is seen, once it was read."},

@@ -320,10 +320,11 @@ static int see(Sights *s, const Sight *sight) {
 
 /* ---------------------------------------------------------------- gradients */
 
-/* A fault is told where all are; what that raises goes on. */
+/* A fault is told where all are; what that raises goes on, and so does what is no fault: the user interrupts. */
 static PyObject *tell_fault(PyObject *self, const char *doing) {
     PyObject *type, *error, *trace;
     if (!PyErr_Occurred()) PyErr_SetString(PyExc_SystemError, "no reason was given");
+    if (!PyErr_ExceptionMatches(PyExc_Exception)) return NULL;
     PyErr_Fetch(&type, &error, &trace);
     PyErr_NormalizeException(&type, &error, &trace);
     PyObject *words = PyUnicode_FromString(doing);

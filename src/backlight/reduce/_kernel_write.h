@@ -128,6 +128,18 @@ static PyObject *sink_write(PyObject *self, PyObject *rows) {
     return append_message((Sink *)self, &m) ? PyErr_SetFromErrno(PyExc_OSError) : nothing();
 }
 
+/* The file is no longer written to, nor is it by a thread that was about to. Its bytes are told, too: none are left here. */
+static PyObject *sink_let_go(PyObject *self, PyObject *unused) {
+    Sink *sink = (Sink *)self;
+    (void)unused;
+    wait_for_sink(sink);
+    int descriptor = sink->descriptor;
+    long long size_bytes = sink->size_bytes;
+    sink->descriptor = -1;
+    sink->size_bytes = 0;
+    return Py_BuildValue("(iL)", descriptor, size_bytes);
+}
+
 /* Sink(pattern, places, schema_crc, full_bytes) */
 static PyObject *sink_new(PyTypeObject *type, PyObject *arguments, PyObject *keywords) {
     PyObject *pattern;
@@ -171,6 +183,7 @@ static int is_ready(Sink *sink) {
 
 static PyMethodDef sink_methods[] = {
     {"write", sink_write, METH_O, "Write packed rows as a message, all of it or nothing."},
+    {"let_go", sink_let_go, METH_NOARGS, "The file, which is written to no longer, and how many bytes it has."},
     {NULL, NULL, 0, NULL},
 };
 static PyMemberDef sink_members[] = {

@@ -43,6 +43,12 @@ class PlainSink:
         self.looked_at = 0.0
         self.size_bytes = self.messages = 0  # that the file has
 
+    def let_go(self) -> tuple[int, int]:
+        """The file, which is written to no longer, and how many bytes it has."""
+        found = self.descriptor, self.size_bytes
+        self.descriptor, self.size_bytes = -1, 0
+        return found
+
 
 Sink: TypeAlias = "PlainSink | KernelSink"
 
@@ -150,10 +156,8 @@ class StreamSeries:
         sink.descriptor = descriptor
 
     def _end_segment(self, *, is_last: bool) -> None:
-        sink = self.sink
-        descriptor, sink.descriptor = sink.descriptor, -1
-        self._ended_bytes += sink.size_bytes
-        sink.size_bytes = 0
+        descriptor, size_bytes = self.sink.let_go()  # when no thread writes to it
+        self._ended_bytes += size_bytes
         if descriptor < 0:
             return
         try:
