@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from threading import Thread, Timer
+from threading import Event, Thread, Timer
 from typing import Any
 
 import pytest
@@ -506,3 +506,37 @@ def test_an_interrupt_that_comes_while_a_row_is_written_writes_it_once(
     stats = steps_in(run, "stats")
     assert stats.count(WARM) == stats.count(WARM - 1)
     assert steps_in(run, "steps") == list(range(WARM + 2))
+
+
+def test_a_run_that_another_thread_ends_in_a_backward_pass_takes_no_hook_from_under_autograd(
+    root: Path,
+) -> None:
+    bare, bare_optimizer = simple()
+    model, optimizer = simple()
+    run = backlight.watch(model, optimizer, root=root, every=1)
+    is_inside, may_go_on = Event(), Event()
+
+    def train() -> None:
+        for number in range(2 * WARM):
+            optimizer.zero_grad()
+            out = model(X)
+            if number == WARM + 2:
+                out.register_hook(lambda grad: (is_inside.set(), may_go_on.wait(), None)[-1])
+            out.square().mean().backward()
+            optimizer.step()
+            train_once(bare, bare_optimizer)
+
+    trainer = Thread(target=train)
+    trainer.start()
+    assert is_inside.wait(60)
+    hooks = [parameter._backward_hooks for parameter in model.parameters()]
+    assert all(hooks)
+    run.finish()
+    assert [parameter._backward_hooks for parameter in model.parameters()] == hooks
+    may_go_on.set()
+    trainer.join()
+    for mine, other in zip(model.parameters(), bare.parameters(), strict=True):
+        assert torch.equal(mine, other)
+    # They do nothing: the step that was under way is cut short, and none follow.
+    assert [row["recorded"] for row in read(run.path, "steps")] == [True] * (WARM + 2) + [False]
+    assert sorted({*steps_in(run, "stats")}) == list(range(WARM + 2))

@@ -229,6 +229,7 @@ class Recorder:
         if self._is_finished:
             return
         self._ledger.take_over()
+        self._look_for_trainer()
         with self._guard("ending the run"):
             self._end_step_under_way(is_cut_short=True)
             if self.has_blackbox or why:
@@ -247,6 +248,7 @@ class Recorder:
         self._course.is_over = True
         self._ledger.take_over()
         dismiss(self)
+        self._look_for_trainer()
         self._remove_hooks()
         backward.ignore(self._course.on_loss)
         checkpoints.ignore(self)
@@ -254,6 +256,14 @@ class Recorder:
         self._following.close()
         self._observer.end()
         self._optimizers.detach()
+
+    def _look_for_trainer(self) -> None:
+        """Before a run ends: in the midst of another thread's step hooks on parameters stay there.
+
+        Autograd does not expect one to go while it calls them; ours do nothing any more.
+        """
+        if self._course.is_open and self._modules.is_elsewhere():
+            self._observer.owned.is_in_use = True
 
     def _remove_hooks(self) -> None:
         """Wait for no step, and leave nothing on modules and parameters."""

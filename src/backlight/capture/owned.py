@@ -85,6 +85,7 @@ class OwnedCapture:
         self._rest: list[_Place] = []
         self.waiting: list[_Place] = []  # for a parameter that is there
         self._sights = sights
+        self.is_in_use = False  # by autograd, in a backward pass of another thread than this one
 
     # -- the course of a step
 
@@ -174,6 +175,8 @@ class OwnedCapture:
 
     def release(self) -> None:
         """Leave nothing on the parameters: the next step is not recorded."""
+        if self.is_in_use:
+            return
         if self.stepping:
             self._forget_updates()
         for place in unhook_held(self._all):
