@@ -378,13 +378,8 @@ class Slow:
         os.close(self._file)
 
 
-@pytest.mark.parametrize("table", ["stats", "steps"])
-def test_a_run_that_another_thread_ends_while_a_step_is_written_has_that_step(
-    root: Path, table: str
-) -> None:
-    run: Any = plain_run(root, WARM)
-    before = ended_in(run)
-    slow = Slow(run, table)
+def train_while_it_ends(run: Any, slow: Slow) -> bytes:
+    """Train one step; while it is written another thread ends the run. What the disk was given."""
     taken: list[bytes] = []
     ender = Timer(0.2, run.finish)
     disk = Timer(0.6, lambda: taken.append(slow.take()))
@@ -393,9 +388,20 @@ def test_a_run_that_another_thread_ends_while_a_step_is_written_has_that_step(
     run.train()
     for thread in (ender, disk):
         thread.join()
+    return taken[0]
+
+
+@pytest.mark.parametrize("table", ["stats", "steps"])
+def test_a_run_that_another_thread_ends_while_a_step_is_written_has_that_step(
+    root: Path, table: str
+) -> None:
+    run: Any = plain_run(root, WARM)
+    before = ended_in(run)
+    slow = Slow(run, table)
+    taken = train_while_it_ends(run, slow)
     assert ended_in(run) == before + 1
-    assert taken[0].endswith(END)  # once all was written
-    slow.put_in_place(taken[0])
+    assert taken.endswith(END)  # once all was written
+    slow.put_in_place(taken)
     assert steps_in(run, "steps") == sorted({*steps_in(run, "stats")}) == list(range(WARM + 1))
     assert read(run.path, "steps")[-1]["recorded"]
     assert json.loads((run.path / "run.json").read_text())["recorder"]["steps"] == WARM + 1
@@ -472,15 +478,8 @@ def test_a_run_that_ends_while_python_writes_a_step_in_another_thread_has_it_onc
     python_ends(monkeypatch)
     run: Any = plain_run(root, WARM)
     slow = Slow(run, table)
-    taken: list[bytes] = []
-    ender = Timer(0.2, run.finish)
-    disk = Timer(0.6, lambda: taken.append(slow.take()))
-    for thread in (ender, disk):
-        thread.start()
-    run.train()
-    for thread in (ender, disk):
-        thread.join()
-    slow.put_in_place(taken[0])
+    taken = train_while_it_ends(run, slow)
+    slow.put_in_place(taken)
     assert steps_in(run, "steps") == sorted({*steps_in(run, "stats")}) == list(range(WARM + 1))
     assert read(run.path, "steps")[-1]["recorded"]
 
